@@ -19,13 +19,7 @@ from artifacts.stage import InputRef, StageTable
 from artifacts.store import Artifact, Store
 from flows.config import ReportStage, RunConfig
 from flows.external_inputs import ExternalInput, digest_of_model, given
-from model.config import (
-    DATASETS_PREFIX,
-    EvaluateStage,
-    FinetuneStage,
-    PretrainStage,
-    TaskConfig,
-)
+from model.config import DATASETS_PREFIX, EvaluateStage, FinetuneStage, PretrainStage, TaskConfig
 from pipeline.config.settings import (
     CorpusConfig,
     DedupStage,

@@ -19,14 +19,9 @@ from scipy.special import stdtr
 
 from artifacts import filesystem
 from artifacts.errors import ClozeError
-from artifacts.results import (
-    Outcome,
-    Result,
-    SeedScores,
-    no_verdict,
-)
+from artifacts.results import Outcome, Result, SeedScores, no_verdict
 from artifacts.summary import Summary
-from flows.ablation.rows import LADDERS, REFERENCE, Row, Table
+from flows.ablation.rows import LADDERS, REFERENCE, Row, Table, over_seeds
 from flows.config import RunConfig
 from flows.report.charts import Line, LineChart, small_chart
 from flows.report.page import environment, style
@@ -195,12 +190,10 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
     columns = dict.fromkeys(
         column for runs in measured.values() for column, _ in chain.from_iterable(runs)
     )
-    figures: dict[str, dict[str, SeedScores]] = {}
-    for row_name, runs in measured.items():
-        values: dict[str, list[float]] = {}
-        for column, value in chain.from_iterable(runs):
-            values.setdefault(column.key, []).append(value)
-        figures[row_name] = {key: SeedScores.of(found) for key, found in values.items()}
+    figures = {
+        row_name: over_seeds((column.key, value) for column, value in chain.from_iterable(runs))
+        for row_name, runs in measured.items()
+    }
     reference = rows[REFERENCE[name]]
     names = [row.name for row in rows]
     compared = [names[0], *names[:-1]] if name in LADDERS else [reference.name] * len(rows)

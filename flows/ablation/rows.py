@@ -14,7 +14,7 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -363,13 +363,22 @@ def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> 
 
 def mean_figures(variant: Variant, space: Workspace) -> dict[str, SeedScores]:
     """The figures of a variant's finished runs by name, with the values of its seeds."""
+    summaries = (read_summary(space, run.name) for run in variant.runs)
+    return over_seeds(
+        (name, value)
+        for summary in summaries
+        if summary
+        for name, value in figures(summary, roles=("pretrained",)).items()
+        if not name.endswith(ERROR)
+    )
+
+
+def over_seeds(found: Iterable[tuple[str, float]]) -> dict[str, SeedScores]:
+    """The scores of each figure over the runs that have it, from (name, value) of every run."""
     values: dict[str, list[float]] = {}
-    for run in variant.runs:
-        summary = read_summary(space, run.name)
-        for name, value in figures(summary, roles=("pretrained",)).items() if summary else ():
-            if not name.endswith(ERROR):
-                values.setdefault(name, []).append(value)
-    return {name: SeedScores.of(found) for name, found in values.items()}
+    for name, value in found:
+        values.setdefault(name, []).append(value)
+    return {name: SeedScores.of(seeds) for name, seeds in values.items()}
 
 
 def _sweep(text: str) -> tuple[str, list[JsonValue]]:

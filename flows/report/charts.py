@@ -26,12 +26,8 @@ from matplotlib.typing import RcKeyType
 
 from flows.report.units import THIN, integer, percent, short
 
-COLOURS = {
-    name: f"#00{number:02x}fe"
-    for number, name in enumerate(
-        ("ink", "soft", "faint", "hair", "ours", "other", "quiet", "band")
-    )
-}
+VARIABLES = ("ink", "soft", "faint", "hair", "ours", "other", "quiet", "band")
+COLOURS = {name: f"#00{number:02x}fe" for number, name in enumerate(VARIABLES)}
 """Placeholders for the variables of report.css."""
 
 FILLS = {"ours": "ours", "other": "other", "quiet": "quiet", "main": "faint", "faint": "quiet"}

@@ -60,7 +60,7 @@ def render(summary: Summary) -> str:
         plots=plots,
         headline=summary.headline,
         steps={step.stage: step for step in steps},
-        contents=[(anchor, name) for anchor, name, present in sections if present],
+        sections=[(anchor, name) for anchor, name, present in sections if present],
         tallies=[  # for each model, which top-1 predictions are correct
             (system, [filled.guesses[place].correct == 0 for filled in judged])
             for place, system in enumerate(systems)

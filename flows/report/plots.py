@@ -8,19 +8,14 @@ Early in pre-training the loss falls to the unigram entropy and stays there unti
 have formed. A run that ends on this plateau has not learnt to use context.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
 
-from artifacts.results import (
-    Confusion,
-    LanguageModelScore,
-    LearningCurve,
-    TaskScore,
-)
+from artifacts.results import Confusion, LanguageModelScore, LearningCurve, TaskScore
 from artifacts.summary import (
     Corpus,
     ExampleSet,
@@ -106,21 +101,20 @@ def quality(model: LanguageModelScore) -> Markup:
 
     The accuracy of the untrained encoder is not measured: it is at chance level.
     """
-    loss, accuracy = model.initial_mlm_loss, model.initial_mlm_accuracy
-    losses = [
-        Bar("untrained encoder", model.random_mlm_loss, nats(model.random_mlm_loss)),
-        Bar("word frequencies", model.unigram_entropy, nats(model.unigram_entropy)),
-        Bar("n-gram baseline", model.count_model_loss, nats(model.count_model_loss)),
-        *([Bar("initial encoder", loss, nats(loss))] if loss is not None else []),
-        Bar("this encoder", model.mlm_loss, nats(model.mlm_loss), kind="ours"),
-    ]
-    accuracies = [
-        Bar("untrained encoder", 0.0, "chance"),
-        Bar("word frequencies", model.unigram_accuracy, percent(model.unigram_accuracy)),
-        Bar("n-gram baseline", model.count_model_accuracy, percent(model.count_model_accuracy)),
-        *([Bar("initial encoder", accuracy, percent(accuracy))] if accuracy is not None else []),
-        Bar("this encoder", model.mlm_accuracy, percent(model.mlm_accuracy), kind="ours"),
-    ]
+    systems = (  # name, loss, accuracy
+        ("untrained encoder", model.random_mlm_loss, None),
+        ("word frequencies", model.unigram_entropy, model.unigram_accuracy),
+        ("n-gram baseline", model.count_model_loss, model.count_model_accuracy),
+        ("initial encoder", model.initial_mlm_loss, model.initial_mlm_accuracy),
+        ("this encoder", model.mlm_loss, model.mlm_accuracy),
+    )
+    losses, accuracies = [], []
+    for name, loss, accuracy in systems:
+        kind = "ours" if name == "this encoder" else "other"
+        if loss is not None:
+            losses.append(Bar(name, loss, nats(loss), kind))
+            shown = "chance" if accuracy is None else percent(accuracy)
+            accuracies.append(Bar(name, accuracy or 0.0, shown, kind))
     return side_by_side(
         (losses, "MLM loss, nats per masked token", "MLM loss", 418),
         (accuracies, "top-1 accuracy", "MLM accuracy", 262),
@@ -131,16 +125,16 @@ def quality(model: LanguageModelScore) -> Markup:
 def stages(steps: Sequence[Step]) -> Markup:
     """Wall-clock time and peak memory of every stage, with the longest bar in a darker shade."""
 
-    def rows(values: Sequence[float], shown: Sequence[str]) -> list[Bar]:
-        longest = max(values, default=0.0)
-        kinds = ["main" if value == longest > 0 else "other" for value in values]
-        names = [step.stage for step in steps]
-        return [Bar(*row) for row in zip(names, values, shown, kinds, strict=True)]
+    def rows(values: Mapping[str, float], text: Callable[[float], str]) -> list[Bar]:
+        longest = max(values.values(), default=0.0)
+        return [
+            Bar(name, value, text(value), kind="main" if value == longest > 0 else "other")
+            for name, value in values.items()
+        ]
 
-    seconds = [step.seconds or 0.0 for step in steps]
-    times = rows(seconds, [duration(value) for value in seconds])
-    bytes_ = [float(step.peak_memory or 0) for step in steps]
-    peaks = rows(bytes_, [memory(value) if value else "–" for value in bytes_])
+    times = rows({step.stage: step.seconds or 0.0 for step in steps}, duration)
+    bytes_ = {step.stage: float(step.peak_memory or 0) for step in steps}
+    peaks = rows(bytes_, lambda value: memory(value) if value else "–")
     return side_by_side(
         (times, "time", "time by stage", 400),
         (peaks, "peak memory", "memory by stage", 280),

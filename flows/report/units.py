@@ -5,6 +5,7 @@ Out: text with a narrow no-break space between number and unit.
 """
 
 import math
+from collections.abc import Mapping
 
 THIN = "\u202f"
 """Narrow no-break space."""
@@ -55,10 +56,9 @@ def integer(value: float) -> str:
 
 def short(value: float) -> str:
     """1234567 → `1.23 M`; below ten thousand in full."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{three_digits(value / min(limit, {'k': 1e3}.get(unit, limit)))}{THIN}{unit}"
-    return integer(value)
+    if abs(value) < 1e4:
+        return integer(value)
+    return _scaled(value, {"G": 1e9, "M": 1e6, "k": 1e3})
 
 
 def three_digits(value: float) -> str:
@@ -76,18 +76,20 @@ def scientific(value: float) -> str:
 
 def size(count: float) -> str:
     """Bytes in powers of ten: 37_100_000 → `37.1 MB`."""
-    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= limit:
-            return f"{three_digits(count / limit)}{THIN}{unit}"
-    return f"{integer(count)}{THIN}B"
+    if count < 1e3:
+        return f"{integer(count)}{THIN}B"
+    return _scaled(count, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3})
 
 
 def memory(count: float) -> str:
     """Bytes in powers of two: 4_200_000_000 → `3.91 GiB`."""
-    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB")):
-        if count >= limit:
-            return f"{three_digits(count / limit)}{THIN}{unit}"
-    return f"{three_digits(count / 1024)}{THIN}KiB"
+    return _scaled(count, {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10})
+
+
+def _scaled(value: float, units: Mapping[str, float]) -> str:
+    """Three digits and the largest unit that fits, or the last."""
+    unit = next((unit for unit, one in units.items() if abs(value) >= one), [*units][-1])
+    return f"{three_digits(value / units[unit])}{THIN}{unit}"
 
 
 def duration(seconds: float) -> str:
