@@ -9,6 +9,7 @@ wait for the whole artifact. Only the requested rows are copied.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -61,19 +62,35 @@ class Examples(Sizes):
         return np.repeat(starts, self.masked_counts) + self.masked_lm_positions
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """One copy of one shard, as views into the mapped file."""
+class _Lists:
+    """A column of lists, as views into the mapped file."""
 
-    id_offsets: Int64
-    ids: Ids
-    segment_a_lengths: Ids
-    masked_offsets: Int64
-    masked_positions: Ids
-    masked_ids: Ids
-    next_sentence_labels: Ids
-    documents: tuple[Int64, Ids] | None
-    """Offsets and lengths of the documents of each example; None if each is one document."""
+    def __init__(self, column: pa.ListArray) -> None:
+        self._offsets: Int64 = column.offsets.to_numpy()
+        self._values: Ids = column.values.to_numpy()
+
+    def lengths(self, rows: Int64) -> Int64:
+        """Length of the lists of `rows`."""
+        lengths: Int64 = self._offsets[rows + 1].astype(np.int64) - self._offsets[rows]
+        return lengths
+
+    def copy(self, rows: Int64, into: NDArray[np.integer], *, starts: Int64) -> None:
+        """Copy the lists of `rows` into a flat array, each to its start."""
+        lengths = self.lengths(rows)
+        source = ragged_indices(self._offsets[rows].astype(np.int64), lengths)
+        into[ragged_indices(starts, lengths)] = self._values[source]
+
+
+class _Shard(NamedTuple):
+    """One copy of one shard; fields have the names of its columns."""
+
+    input_ids: _Lists
+    segment_a_length: Ids
+    masked_lm_positions: _Lists
+    masked_lm_ids: _Lists
+    next_sentence_label: Ids
+    document_lengths: _Lists | None = None
+    """None if each example is one document."""
 
 
 class ExampleShards:
@@ -101,7 +118,7 @@ class ExampleShards:
         vocabulary_size = int(artifact.manifest.statistics["vocabulary_size"])
         packed = bool(artifact.manifest.config["examples"].get("pack_documents"))
         self._schema = examples_schema(vocabulary_size, packed=packed)
-        self._mapped: dict[tuple[int, int], _Columns] = {}
+        self._mapped: dict[tuple[int, int], _Shard] = {}
 
     @property
     def rows(self) -> tuple[tuple[int, ...], ...]:
@@ -117,22 +134,19 @@ class ExampleShards:
         """Lengths, mask counts and labels of the given rows, in that order."""
         lengths, masked_counts, labels = (np.empty(len(rows), np.int64) for _ in range(3))
         documents = np.ones(len(rows), np.int64)
-        for at, columns in self._by_shard(copy, shards):
-            lengths[at] = _extents(columns.id_offsets, rows[at])[1]
-            masked_counts[at] = _extents(columns.masked_offsets, rows[at])[1]
-            labels[at] = columns.next_sentence_labels[rows[at]]
-            if columns.documents is not None:
-                documents[at] = _extents(columns.documents[0], rows[at])[1]
+        for at, shard in self._by_shard(copy, shards):
+            lengths[at] = shard.input_ids.lengths(rows[at])
+            masked_counts[at] = shard.masked_lm_positions.lengths(rows[at])
+            labels[at] = shard.next_sentence_label[rows[at]]
+            if shard.document_lengths is not None:
+                documents[at] = shard.document_lengths.lengths(rows[at])
         document_lengths = lengths
         if DOCUMENT_LENGTHS_FIELD in self._schema:
-            first = np.cumsum(documents) - documents
             document_lengths = np.empty(int(documents.sum()), np.int64)
-            for at, columns in self._by_shard(copy, shards):
-                assert columns.documents is not None
-                offsets, of_documents = columns.documents
-                there, counts = _extents(offsets, rows[at])
-                target = ragged_indices(first[at], counts)
-                document_lengths[target] = of_documents[ragged_indices(there, counts)]
+            first = np.cumsum(documents) - documents
+            for at, shard in self._by_shard(copy, shards):
+                assert shard.document_lengths is not None
+                shard.document_lengths.copy(rows[at], document_lengths, starts=first[at])
         return Sizes(lengths, masked_counts, labels, documents, document_lengths)
 
     def gather(self, copy: int, shards: Int64, rows: Int64) -> Examples:
@@ -145,19 +159,11 @@ class ExampleShards:
         positions = np.empty(int(sizes.masked_counts.sum()), np.int64)
         masked_ids = np.empty(len(positions), id_type)
         segment_a_lengths = np.empty(len(rows), np.int64)
-        for at, columns in self._by_shard(copy, shards):
-            there, lengths = _extents(columns.id_offsets, rows[at])
-            input_ids[ragged_indices(starts[at], lengths)] = columns.ids[
-                ragged_indices(there, lengths)
-            ]
-            there, counts = _extents(columns.masked_offsets, rows[at])
-            source, target = (
-                ragged_indices(there, counts),
-                ragged_indices(masked_starts[at], counts),
-            )
-            positions[target] = columns.masked_positions[source]
-            masked_ids[target] = columns.masked_ids[source]
-            segment_a_lengths[at] = columns.segment_a_lengths[rows[at]]
+        for at, shard in self._by_shard(copy, shards):
+            shard.input_ids.copy(rows[at], input_ids, starts=starts[at])
+            shard.masked_lm_positions.copy(rows[at], positions, starts=masked_starts[at])
+            shard.masked_lm_ids.copy(rows[at], masked_ids, starts=masked_starts[at])
+            segment_a_lengths[at] = shard.segment_a_length[rows[at]]
         return Examples(
             **vars(sizes),
             input_ids=input_ids,
@@ -166,14 +172,14 @@ class ExampleShards:
             masked_lm_ids=masked_ids,
         )
 
-    def _by_shard(self, copy: int, shards: Int64) -> Iterator[tuple[Int64, _Columns]]:
-        """For each distinct shard: the batch positions that read from it, and its columns."""
+    def _by_shard(self, copy: int, shards: Int64) -> Iterator[tuple[Int64, _Shard]]:
+        """For each distinct shard: the batch positions that read from it, and its content."""
         for shard in np.unique(shards).tolist():
             if (copy, shard) not in self._mapped:
                 self._mapped[copy, shard] = self._map(copy, shard)
             yield np.flatnonzero(shards == shard), self._mapped[copy, shard]
 
-    def _map(self, copy: int, shard: int) -> _Columns:
+    def _map(self, copy: int, shard: int) -> _Shard:
         """Map a shard after checking it against the manifest."""
         entry = self.entries[shard]
         path = self._artifact.stage_files(self._cache, [entry.name]).path(entry.name)
@@ -189,21 +195,11 @@ class ExampleShards:
                 f"{path}: copy {copy} has {batch.num_rows} rows, the manifest says "
                 f"{entry.statistics['copies'][copy]}; run the examples stage again"
             )
-        ids, positions = batch.column("input_ids"), batch.column("masked_lm_positions")
-        documents = None
-        if DOCUMENT_LENGTHS_FIELD in self._schema:
-            lengths = batch.column(DOCUMENT_LENGTHS_FIELD.name)
-            documents = lengths.offsets.to_numpy(), lengths.values.to_numpy()
-        return _Columns(
-            id_offsets=ids.offsets.to_numpy(),
-            ids=ids.values.to_numpy(),
-            segment_a_lengths=batch.column("segment_a_length").to_numpy(),
-            masked_offsets=positions.offsets.to_numpy(),
-            masked_positions=positions.values.to_numpy(),
-            masked_ids=batch.column("masked_lm_ids").values.to_numpy(),
-            next_sentence_labels=batch.column("next_sentence_label").to_numpy(),
-            documents=documents,
-        )
+        columns: dict[str, Any] = {
+            name: _Lists(column) if pa.types.is_list(column.type) else column.to_numpy()
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        return _Shard(**columns)
 
 
 def select(examples: Examples, order: Int64) -> Examples:
@@ -225,9 +221,3 @@ def select(examples: Examples, order: Int64) -> Examples:
         masked_lm_positions=examples.masked_lm_positions[masked],
         masked_lm_ids=examples.masked_lm_ids[masked],
     )
-
-
-def _extents(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """Start and length of the lists of `rows` within a column's values."""
-    starts = offsets[rows].astype(np.int64)
-    return starts, offsets[rows + 1] - starts
