@@ -492,7 +492,7 @@ class TaskConfig(GrownConfig):
     """Name in tables and file names; with `train` empty, the data of `labels/NAME` is used."""
 
     glue: str = ""
-    """Name of a GLUE task (model/glue.py); sets kind, columns, metrics and files."""
+    """Name of a GLUE task (model/glue.toml); sets kind, columns, metrics and files."""
 
     folder: str = ""
     """`glue`: folder with train.tsv, dev.tsv and, optionally, test.tsv."""

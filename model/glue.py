@@ -1,119 +1,43 @@
-"""The GLUE tasks: columns in the classic TSV layout, and metrics.
+"""The GLUE tasks, as in glue.toml.
 
 In:  a task's name and its folder.
 Out: the fields of a `TaskConfig`. No framework is imported here, since the configuration uses this.
-
-Columns are header names, or numbers from 0 for files without a header (CoLA). Metrics are those of
-Wang et al. 2019 and the paper's Table 1, the headline metric first.
 """
 
-from dataclasses import dataclass, field
+import tomllib
+from pathlib import Path
+from typing import Any
 
+DEFAULTS = {
+    "metrics": ["accuracy"],
+    "labels": ["0", "1"],
+    "train": "train.tsv",
+    "dev": "dev.tsv",
+    "test": "test.tsv",
+    "more": {},
+}
+"""Fields of a task that glue.toml leaves out."""
 
-@dataclass(frozen=True)
-class GlueTask:
-    """One GLUE task."""
-
-    kind: str
-    text_a: str
-    text_b: str = ""
-    label: str = "label"
-    metrics: tuple[str, ...] = ("accuracy",)
-    labels: tuple[str, ...] = ("0", "1")
-    submission: str = ""
-    """File name for the official evaluation server."""
-
-    test_columns: dict[str, str] = field(default_factory=dict)
-    """Columns that differ in the test file."""
-
-    more: dict[str, str] = field(default_factory=dict)
-    """Further files to evaluate or predict."""
-
-    skip_short_rows: bool = False
-
-
-_PAIR = "pair_classification"
-_MNLI_LABELS = ("contradiction", "entailment", "neutral")
-_ENTAILMENT = ("entailment", "not_entailment")
-
-GLUE: dict[str, GlueTask] = {
-    "CoLA": GlueTask(
-        "classification",
-        "3",
-        label="1",
-        metrics=("matthews", "accuracy"),
-        submission="CoLA",
-        test_columns={"text_a": "sentence"},
-    ),
-    "SST-2": GlueTask("classification", "sentence", submission="SST-2"),
-    "MRPC": GlueTask(
-        _PAIR,
-        "#1 String",
-        "#2 String",
-        label="Quality",
-        metrics=("f1", "accuracy"),
-        submission="MRPC",
-    ),
-    "STS-B": GlueTask(
-        "regression",
-        "sentence1",
-        "sentence2",
-        label="score",
-        metrics=("spearman", "pearson"),
-        labels=(),
-        submission="STS-B",
-    ),
-    "QQP": GlueTask(
-        _PAIR,
-        "question1",
-        "question2",
-        label="is_duplicate",
-        metrics=("f1", "accuracy"),
-        submission="QQP",
-        skip_short_rows=True,  # some rows of the official file are malformed
-    ),
-    "MNLI": GlueTask(
-        _PAIR,
-        "sentence1",
-        "sentence2",
-        label="gold_label",
-        labels=_MNLI_LABELS,
-        submission="MNLI-m",
-        more={
-            "dev_mismatched": "dev_mismatched.tsv",
-            "test_mismatched": "test_mismatched.tsv",
-            "diagnostic": "diagnostic.tsv",
-        },
-    ),
-    "QNLI": GlueTask(_PAIR, "question", "sentence", labels=_ENTAILMENT, submission="QNLI"),
-    "RTE": GlueTask(_PAIR, "sentence1", "sentence2", labels=_ENTAILMENT, submission="RTE"),
-    "WNLI": GlueTask(_PAIR, "sentence1", "sentence2", submission="WNLI"),
+GLUE: dict[str, dict[str, Any]] = {
+    name: DEFAULTS | task
+    for name, task in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
 
 IN_AVERAGE = tuple(name for name in GLUE if name != "WNLI")
 """The paper's average leaves WNLI out (Table 1)."""
 
-_FILES = {"MNLI": {"dev": "dev_matched.tsv", "test": "test_matched.tsv"}}
-_SUBMISSIONS = {"test_mismatched": "MNLI-mm", "diagnostic": "AX"}
+SUBMISSIONS = {"test_mismatched": "MNLI-mm", "diagnostic": "AX"}
+"""Names on the official server of splits that only MNLI has."""
 
 
-def task_fields(name: str, folder: str) -> dict[str, object]:
+def task_fields(name: str, folder: str) -> dict[str, Any]:
     """The `TaskConfig` fields of GLUE task `name`, with its files in `folder`."""
     task = GLUE[name]
-    named = {"text_a": task.text_a, "text_b": task.text_b, "label": task.label}
-    files = {split: f"{split}.tsv" for split in ("train", "dev", "test")} | _FILES.get(name, {})
-    return {
-        "kind": task.kind,
-        "metrics": task.metrics,
-        "labels": task.labels,
-        "columns": {ours: theirs for ours, theirs in named.items() if theirs and theirs != ours},
-        "test_columns": task.test_columns,
-        "skip_short_rows": task.skip_short_rows,
-        **{split: f"{folder}/{file}" for split, file in files.items()},
-        "more": {split: f"{folder}/{file}" for split, file in task.more.items()},
-    }
+    files = {split: f"{folder}/{task[split]}" for split in ("train", "dev", "test")}
+    more = {split: f"{folder}/{file}" for split, file in task["more"].items()}
+    return {**task, **files, "more": more}
 
 
 def submission_name(task: str, split: str) -> str:
     """File name, without `.tsv`, that the official server expects for a split."""
-    return _SUBMISSIONS.get(split, GLUE[task].submission)
+    return SUBMISSIONS.get(split, "MNLI-m" if task == "MNLI" else task)

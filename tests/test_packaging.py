@@ -10,7 +10,7 @@ from tests.conftest import PROJECT
 from tests.waiting import PATIENCE
 
 PACKAGES = ("artifacts", "cloze", "flows", "model", "pipeline")
-DATA = ("py.typed", "*.c", "*.css", "*.j2")
+DATA = ("py.typed", "*.c", "*.css", "*.j2", "*.toml")
 
 
 @pytest.fixture(scope="module")

@@ -232,7 +232,7 @@ class _Table:
 
 
 _GLUE = tuple(
-    (task, GLUE[task].metrics[0])
+    (task, GLUE[task]["metrics"][0])
     for task in ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE")
 )
 _SQUAD_1 = (("SQuAD 1.1", "exact_match"), ("SQuAD 1.1", "f1"))
