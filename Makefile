@@ -63,7 +63,7 @@ test-dataflow: $(DATAFLOW)/.installed ## translate the Beam graphs for Dataflow,
 	$(DATAFLOW)/bin/python -m pytest -W default tests/pipeline/runner/test_beam.py tests/pipeline/shuffle/test_beam_group_by_key.py -k dataflow
 
 test-trackers: $(TRACKERS)/.installed ## test logging to the real MLflow and Weights & Biases, which `dev` does not install
-	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest tests/model/training/monitoring/test_trackers.py
+	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest tests/model/training/test_trackers.py
 
 check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff format --check .

@@ -32,7 +32,7 @@ from benchmarks.measuring import (
     run_cloze,
     write_result,
 )
-from model.training.environment import ALLOCATOR, KERNEL_CACHES
+from model.training.start import ALLOCATOR, KERNEL_CACHES
 
 SETTINGS: dict[str, dict[str, str]] = {
     "ours": {},

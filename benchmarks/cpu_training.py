@@ -40,7 +40,7 @@ from benchmarks.measuring import (
     write_result,
 )
 from model.config import TrainingMachine
-from model.training.environment import training_environment
+from model.training.start import training_environment
 
 BEST = (f"huggingface_{PRECISION}", f"huggingface_{PRECISION}_compiled")
 """Hugging Face at its best is the faster of the two."""

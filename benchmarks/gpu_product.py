@@ -23,9 +23,9 @@ from model.training.checkpoints import Checkpoints
 from model.training.cuda_graphs import StepGraphs
 from model.training.distributed import join_world
 from model.training.engine import Engine
+from model.training.health import Alarms, Stop, Watchdog
 from model.training.loop import Trainer
-from model.training.monitoring.health import Alarms, Stop, Watchdog
-from model.training.monitoring.telemetry import Curve, Telemetry
+from model.training.telemetry import Curve, Telemetry
 
 STEPS = 1_000_000
 """Length of the schedule, which no benchmark completes."""

@@ -47,8 +47,8 @@ from benchmarks.workload import DISTINCT, Workload, encoder_config
 from model.config import TrainingMachine
 from model.encoder.operations.products import matrix_rate
 from model.training.cuda_graphs import MOST_TOKENS
-from model.training.environment import training_environment
 from model.training.precision import require_fp8
+from model.training.start import training_environment
 
 GOALS = {
     "large 512 ours": 885, "large 512 ours_fp8": 1023, "large 128 ours": 2500,

@@ -28,7 +28,7 @@ from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import open_artifact
 from benchmarks.measuring import PRECISION, ROOT, arguments_of, machine, write_result
 from model.config import PretrainStage, TrainingMachine
-from model.training.environment import training_environment
+from model.training.start import training_environment
 
 Points = list[tuple[int, float, float]]
 """Step, seconds of training, held-out MLM loss."""

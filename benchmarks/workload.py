@@ -19,7 +19,7 @@ import torch
 
 from model.config import EncoderConfig
 from model.data.batch import Example
-from model.training.monitoring.telemetry import training_flops
+from model.training.telemetry import training_flops
 
 VOCABULARY = 30522
 FIRST_WORD = 1000

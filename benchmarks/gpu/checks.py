@@ -29,7 +29,7 @@ from benchmarks.gpu_product import trainer, training_steps
 from benchmarks.measuring import arguments_of
 from benchmarks.workload import Workload
 from model.config import TrainingMachine
-from model.training.environment import training_environment
+from model.training.start import training_environment
 
 Finding = dict[str, object]
 

@@ -36,7 +36,7 @@ from benchmarks.measuring import (
 )
 from benchmarks.tasks.finetuning_fit import BATCH, RECIPES, Fit
 from model.config import TrainingMachine
-from model.training.environment import training_environment
+from model.training.start import training_environment
 
 RESULT = str(ROOT / "benchmarks" / "results" / "finetuning-{}.json")
 SYSTEMS = {

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.measuring import ROOT, arguments_of, in_turns, machine, measure, write_result
 from benchmarks.tasks.finetuning_fit import QUIET, our_trainer, weights
 from model.config import OptimizerConfig, TaskConfig, TrainingMachine
-from model.training.environment import training_environment
+from model.training.start import training_environment
 
 BATCH, LENGTH = 64, 128
 THEIR_BATCHES = (16, 32, 64)

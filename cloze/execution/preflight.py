@@ -81,7 +81,7 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
             f"of {longest} tokens; raise it to at least that, or set it to 0"
         )
     if (training.wandb or training.mlflow) and machine.jobs.launcher == "local":
-        from model.training.monitoring.telemetry import check_installed
+        from model.training.telemetry import check_installed
 
         check_installed(training)
     if run.pretrain.continue_from:  # imported here because it imports torch

@@ -34,8 +34,8 @@ from model.evaluation.ngram import NgramModel, read_training_tokens, training_fr
 from model.evaluation.scores import glue_average, task_scores
 from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.training.distributed import training_device
-from model.training.environment import restart_prepared, threads_per_rank
-from model.training.monitoring.health import entropy
+from model.training.health import entropy
+from model.training.start import restart_prepared, threads_per_rank
 from model.training.waiting import patient_threads
 
 

@@ -43,7 +43,7 @@ from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
 from model.tasks.task_table import data_notes
 from model.training.distributed import World, join_world, training_device
-from model.training.environment import restart_prepared, threads_per_rank
+from model.training.start import restart_prepared, threads_per_rank
 from model.training.waiting import patient_threads
 
 DEFAULT_TOKEN_BUDGET = 16384

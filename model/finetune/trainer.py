@@ -35,8 +35,8 @@ from model.tasks.base import Logits, Prediction, Problem
 from model.tasks.features import Places, cut_by_budget
 from model.training.distributed import World
 from model.training.engine import Engine
-from model.training.environment import give_back_memory
 from model.training.optimizer import AdamW, build_optimizer, clip, learning_rate
+from model.training.start import give_back_memory
 
 SEED_BITS = 62
 MICRO_BATCHES = 1 << 12

@@ -37,8 +37,8 @@ from artifacts.digests import digest_of_file
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import say
 from model.training.distributed import World
-from model.training.monitoring.faults import FaultHook, no_fault
-from model.training.monitoring.telemetry import CurveState
+from model.training.health import FaultHook, no_fault
+from model.training.telemetry import CurveState
 
 _NAME = re.compile(r"step-(\d{8,})")
 _TEMPORARY = ".tmp-"

@@ -26,9 +26,9 @@ from model.training.continuation import Continuation
 from model.training.cuda_graphs import Divisors, StepGraphs
 from model.training.distributed import World
 from model.training.engine import Engine
-from model.training.monitoring.health import Alarms, Stop, Watchdog
-from model.training.monitoring.telemetry import Curve, StepRecord, Telemetry, training_flops
+from model.training.health import Alarms, Stop, Watchdog
 from model.training.optimizer import learning_rate
+from model.training.telemetry import Curve, StepRecord, Telemetry, training_flops
 
 
 @dataclass(frozen=True)

@@ -46,17 +46,16 @@ from model.training.continuation import continuation_of, finished_state, keep_fi
 from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
-from model.training.environment import restart_prepared, threads_per_rank
+from model.training.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
 from model.training.loop import Trainer
-from model.training.monitoring.faults import FaultHook, no_fault
-from model.training.monitoring.health import Alarms, Stop, Watchdog, entropy
-from model.training.monitoring.telemetry import (
+from model.training.precision import require_fp8
+from model.training.start import restart_prepared, threads_per_rank
+from model.training.telemetry import (
     Curve,
     Telemetry,
     metrics_log,
     start_trackers,
 )
-from model.training.precision import require_fp8
 from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET, LARGE_CPU_TOKEN_BUDGET = 8192, 4096

@@ -26,7 +26,7 @@ from artifacts.progress import say
 from artifacts.runtime.processes import start
 from artifacts.stage import read_stage_table
 from model.config import TrainingMachine
-from model.training.environment import training_command, training_environment
+from model.training.start import training_command, training_environment
 
 FINAL = (0, 2, 130, 143)
 """Exit codes that are not retried: success, usage error, interrupted, terminated."""

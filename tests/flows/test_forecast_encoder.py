@@ -38,7 +38,7 @@ def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
 def test_flops_are_those_the_trainer_counts(kind: dict[str, Any]) -> None:
-    from model.training.monitoring.telemetry import training_flops
+    from model.training.telemetry import training_flops
 
     shape = EncoderConfig(preset="base", **kind)
     counted = training_flops(shape, VOCABULARY, tokens=100, squared=100**2, masked=15)

@@ -12,7 +12,7 @@ import torch
 
 from artifacts.errors import ClozeError, UsageError
 from model.training.checkpoints import PARTS, Checkpoints, ParameterState, refuse_changes
-from model.training.monitoring.faults import SITES
+from model.training.health import SITES
 
 IDENTITY = {
     "config": {"seed": 1, "encoder": {"hidden_size": 128}, "phases": [{"share": 1.0}]},

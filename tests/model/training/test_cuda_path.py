@@ -32,12 +32,12 @@ from model.training.checkpoints import Checkpoints, HostCopies
 from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World
 from model.training.engine import Engine, OneRank, engine_configuration
+from model.training.health import Alarms, Stop, Watchdog
 from model.training.loop import Trainer
-from model.training.monitoring.health import Alarms, Stop, Watchdog
-from model.training.monitoring.telemetry import Curve, Telemetry
 from model.training.optimizer import AdamW
 from model.training.precision import FP8_CAPABILITY
 from model.training.pretrain import compiles, gpu_token_budget, has_compiler
+from model.training.telemetry import Curve, Telemetry
 from tests.conftest import PROJECT
 from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from artifacts.store import Artifact
-from model.training.monitoring.faults import SITES
-from model.training.monitoring.health import HANG_EXIT_CODE
+from model.training.health import HANG_EXIT_CODE, SITES
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
 
 

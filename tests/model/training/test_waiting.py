@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from model.training import waiting
-from model.training.environment import WAITING
+from model.training.start import WAITING
 from model.training.waiting import Use, Waiting
 
 PROGRAM = """

@@ -16,7 +16,7 @@ from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
 from artifacts.tables import examples_name, examples_schema
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.training.monitoring.telemetry import StepRecord
+from model.training.telemetry import StepRecord
 from tests.waiting import PATIENCE, free_port
 
 WORDS = 200

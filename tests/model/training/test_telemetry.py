@@ -12,8 +12,8 @@ import torch
 
 from artifacts.errors import ClozeError
 from model.config import EncoderConfig
-from model.training.monitoring import telemetry as telemetry_module
-from model.training.monitoring.telemetry import (
+from model.training import telemetry as telemetry_module
+from model.training.telemetry import (
     Curve,
     StepRecord,
     Telemetry,

@@ -17,7 +17,7 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable, write_stage_table
 from model.config import TrainingMachine
-from model.training.monitoring import telemetry
+from model.training import telemetry
 from tests.conftest import PROJECT
 
 TABLE = StageTable(
@@ -34,7 +34,7 @@ def track(tmp_path: Path, setting: dict[str, str], steps: list[int], **environme
     program = (
         "from artifacts.stage import read_stage_table\n"
         "from model.config import TrainingMachine\n"
-        "from model.training.monitoring.telemetry import start_trackers\n"
+        "from model.training.telemetry import start_trackers\n"
         f"machine = TrainingMachine.model_validate({setting!r})\n"
         "(tracker,) = start_trackers(machine, read_stage_table('table.json'))\n"
         f"for step in {steps}:\n"
