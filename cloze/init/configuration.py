@@ -24,7 +24,7 @@ from artifacts.filesystem import find_files, write_bytes
 from artifacts.results import GENERAL
 from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
-from cloze.init.corpus_samples import Look, look
+from cloze.init.corpus_samples import Look, language, look
 from cloze.init.initial_model import (
     MINUTES,
     PAIR_BATCH,
@@ -34,7 +34,6 @@ from cloze.init.initial_model import (
     units_within,
 )
 from cloze.init.labelled_files import LabelledFiles, labelled_files
-from cloze.init.plain_text import language
 from cloze.options import PLACE, Place, model_directory
 from flows.config import RatesConfig, RunConfig
 from flows.forecast import forecast_corpus

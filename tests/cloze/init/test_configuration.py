@@ -30,7 +30,7 @@ from cloze.init.configuration import (
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.labelled_files import labelled_files
 from flows.config import RunConfig
-from tests.cloze.init.test_plain_text import ENGLISH, GERMAN
+from tests.cloze.init.test_corpus_samples import ENGLISH, GERMAN
 from tests.conftest import PROJECT
 
 CONFIGS = PROJECT / "configs"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloze.init.plain_text import language, line_breaks, plain_layout
+from cloze.init.corpus_samples import language, line_breaks, plain_layout
 
 GOOGLE = "The first sentence.\nHe asked: why?\nNobody knew!\n\n" * 500
 ARTICLES = "A title\nOne paragraph. It goes on. And on.\nAnother one. It ends.\n\n" * 500
