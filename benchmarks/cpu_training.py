@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
 
@@ -31,13 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.measuring import (
     PRECISION,
     ROOT,
+    add_result,
     arguments_of,
     in_turns,
     machine,
     markdown,
     measure,
-    read_result,
-    write_result,
 )
 from model.config import TrainingMachine
 from model.training.start import training_environment
@@ -110,51 +109,6 @@ class Side(TypedDict):
     kernels: str
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """All sides of one case."""
-
-    sides: dict[str, Side]
-    disturbed_turns: int
-    goals: tuple[float, float] | None
-
-    @property
-    def matrix_gflops(self) -> float:
-        """The machine's matrix rate."""
-        return statistics.median(side["matrix_gflops"] for side in self.sides.values())
-
-    @property
-    def times(self) -> dict[str, float]:
-        """Our speed over that of each of Hugging Face's sides."""
-        ours = self.sides["ours"]["tokens_per_second"]
-        return {
-            side: round(ours / figures["tokens_per_second"], 2)
-            for side, figures in self.sides.items()
-            if side.startswith("huggingface")
-        }
-
-    @property
-    def share_of_matrix_rate(self) -> float:
-        """Our FLOP/s over the matrix rate."""
-        return round(self.sides["ours"]["gflops"] / self.matrix_gflops, 3)
-
-    def record(self) -> dict[str, object]:
-        """The result as it is written."""
-        found: dict[str, object] = {
-            "sides": self.sides,
-            "matrix_gflops": self.matrix_gflops,
-            "disturbed_turns": self.disturbed_turns,
-            **{f"times_{side}": times for side, times in self.times.items()},
-            "share_of_matrix_rate": self.share_of_matrix_rate,
-        }
-        if "deepspeed" in self.sides:
-            ours, with_it = (
-                self.sides[side]["tokens_per_second"] for side in ("ours", "deepspeed")
-            )
-            found["share_of_deepspeed"] = round(1 - with_it / ours, 3)
-        return {**found, "goals": self.goals}
-
-
 def summary(turns: list[Turn]) -> Side:
     """A side's figures over all its turns."""
     steps = [
@@ -173,8 +127,8 @@ def summary(turns: list[Turn]) -> Side:
     }
 
 
-def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> Comparison:
-    """Run all sides in turns, repeating disturbed turns, and compare them."""
+def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> dict[str, Any]:
+    """Run all sides in turns, repeating disturbed turns; the figures as they are written."""
     best_rate, disturbed = 0.0, 0
 
     def undisturbed(side: str) -> Turn:
@@ -188,7 +142,17 @@ def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> Com
 
     turns = in_turns(sides, undisturbed, rounds=rounds)
     figures = {side: summary(of_side) for side, of_side in turns.items()}
-    return Comparison(figures, disturbed, case.goals)
+    speeds = {side: found["tokens_per_second"] for side, found in figures.items()}
+    ours, matrix = speeds["ours"], statistics.median(f["matrix_gflops"] for f in figures.values())
+    result: dict[str, Any] = {"sides": figures, "matrix_gflops": matrix}
+    result["disturbed_turns"] = disturbed
+    for side, speed in speeds.items():
+        if side.startswith("huggingface"):
+            result[f"times_{side}"] = round(ours / speed, 2)
+    result["share_of_matrix_rate"] = round(figures["ours"]["gflops"] / matrix, 3)
+    if "deepspeed" in speeds:
+        result["share_of_deepspeed"] = round(1 - speeds["deepspeed"] / ours, 3)
+    return {**result, "goals": case.goals}
 
 
 def compare_all(
@@ -204,13 +168,12 @@ def compare_all(
             "settings": {**settings, "precision": PRECISION},
         }
         found = compare(case, sides=arguments.sides, rounds=arguments.rounds, cores=arguments.cores)
-        earlier = read_result(arguments.output)
-        write_result(arguments.output, {**earlier, case.name: {**circumstances, **found.record()}})
-        for side, figures in found.sides.items():
+        add_result(arguments.output, case.name, {**circumstances, **found})
+        for side, figures in found["sides"].items():
             speed, gflops = f"{figures['tokens_per_second']:,.0f}", f"{figures['gflops']:,}"
-            rows.append([case.name, side, speed, gflops, found.times.get(side, "")])
-        share = f"ours reaches {found.share_of_matrix_rate:.0%} of it"
-        rows.append([case.name, "matrix rate", "", f"{found.matrix_gflops:,.0f}", share])
+            rows.append([case.name, side, speed, gflops, found.get(f"times_{side}", "")])
+        share = f"ours reaches {found['share_of_matrix_rate']:.0%} of it"
+        rows.append([case.name, "matrix rate", "", f"{found['matrix_gflops']:,.0f}", share])
     print(markdown(["model", "side", "real tokens/s", "GFLOP/s", "ours is faster"], rows))
 
 

@@ -168,8 +168,15 @@ def read_result(path: str) -> dict[str, Any]:
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
+def add_result(path: str, name: str, result: Mapping[str, object]) -> None:
+    """Put one named result into the file, which keeps the others."""
+    write_result(path, {**read_result(path), name: result})
+
+
 def write_result(path: str, result: Mapping[str, object]) -> None:
-    """Write a result as readable JSON."""
+    """Write a result as readable JSON; without a path, nothing."""
+    if not path:
+        return
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(result, indent=1, default=asdict) + "\n")
 

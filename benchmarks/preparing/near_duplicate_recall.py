@@ -165,8 +165,7 @@ def main() -> None:
         found = measured(documents, planted, Path(folder))
     for name, value in found.items():
         print(f"{name:20} {value:,.4g}")
-    if arguments.output:
-        write_result(arguments.output, {"machine": before, **found})
+    write_result(arguments.output, {"machine": before, **found})
 
 
 if __name__ == "__main__":

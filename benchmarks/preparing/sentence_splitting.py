@@ -176,8 +176,7 @@ def main() -> None:
             f"{segmenter.__name__:24}",
             " ".join(f"{name} {value:.4g}" for name, value in scores.items()),
         )
-    if arguments.output:
-        write_result(arguments.output, result)
+    write_result(arguments.output, result)
 
 
 if __name__ == "__main__":

@@ -110,9 +110,8 @@ def main() -> None:
         print(f"{name:20} {speed:7.2f} MB/s {tokens / 1e6:7.2f} M tokens/s")
     cold, steady = found["times_faster_cold"], found["times_faster_steady"]
     print(f"times faster: {cold:.1f} cold, {steady:.1f} steady")
-    if arguments.output:
-        text = Path(arguments.corpus).name
-        write_result(arguments.output, {"machine": where, "corpus": text, **found})
+    text = Path(arguments.corpus).name
+    write_result(arguments.output, {"machine": where, "corpus": text, **found})
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.measuring import (
     PRECISION,
     ROOT,
+    add_result,
     arguments_of,
     in_turns,
     machine,
@@ -108,8 +109,7 @@ def speed(arguments: argparse.Namespace) -> None:
         times = {system: median / medians["ours"] for system, median in medians.items()}
         found[clock] = {"per_step": medians, "times_ours": times}
     rounds = [dict(zip(runs, fits, strict=True)) for fits in zip(*runs.values(), strict=True)]
-    path = RESULT.format("speed")
-    write_result(path, {**read_result(path), arguments.task: {**found, "rounds": rounds}})
+    add_result(RESULT.format("speed"), arguments.task, {**found, "rounds": rounds})
     print(json.dumps(found))
 
 

@@ -27,14 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.results import Scores
 from artifacts.store import open_artifact
-from benchmarks.measuring import (
-    ROOT,
-    arguments_of,
-    machine,
-    read_result,
-    run_cloze,
-    write_result,
-)
+from benchmarks.measuring import ROOT, add_result, arguments_of, machine, run_cloze
 from benchmarks.tasks.finetuning_fit import weights
 
 RESULT = str(ROOT / "benchmarks" / "results" / "transfer.json")
@@ -136,7 +129,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = {"machine": where, **measured(arguments, Path(folder))}
     name = arguments.task if arguments.ways == "both" else f"{arguments.task}, {arguments.ways}"
-    write_result(RESULT, {**read_result(RESULT), name: found})
+    add_result(RESULT, name, found)
     print(json.dumps(found["verdicts"], indent=1))
 
 
