@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,26 +47,17 @@ class Measurement:
     """The last JSON line that the program printed, if any."""
 
 
-class MemoryWatch(threading.Thread):
-    """Samples the memory of a process and its descendants until it is stopped."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
-        self.root = psutil.Process(pid)
-        self.peak_pss = 0.0
-        """In MB."""
-        self.stopped = threading.Event()
-
-    def run(self) -> None:
-        """Take the largest sum of proportional set sizes."""
-        while not self.stopped.wait(SAMPLE_SECONDS):
-            pss = 0
-            try:
-                for process in (self.root, *self.root.children(recursive=True)):
-                    pss += process.memory_full_info().pss
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue  # one has just ended
-            self.peak_pss = max(self.peak_pss, pss / 1e6)
+def peak_pss(pid: int, ended: threading.Event) -> float:
+    """Sample the memory of a process and its descendants until it has ended; the peak in MB."""
+    root, peak = psutil.Process(pid), 0.0
+    while not ended.wait(SAMPLE_SECONDS):
+        try:
+            processes = (root, *root.children(recursive=True))
+            pss = sum(process.memory_full_info().pss for process in processes)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # one has just ended
+        peak = max(peak, pss / 1e6)
+    return peak
 
 
 def measure(
@@ -86,14 +78,14 @@ def measure(
         stderr=subprocess.PIPE,
         text=True,
     )
-    watch = MemoryWatch(process.pid) if memory else None
-    if watch:
-        watch.start()
-    output, errors = process.communicate()
-    wall, after = time.monotonic() - started, os.times()
-    if watch:
-        watch.stopped.set()
-        watch.join()
+    ended = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        peak = pool.submit(peak_pss, process.pid, ended) if memory else None
+        try:
+            output, errors = process.communicate()
+            wall, after = time.monotonic() - started, os.times()
+        finally:
+            ended.set()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}\n{errors[-4000:]}")
     cpu = (
@@ -101,7 +93,7 @@ def measure(
     )
     lines = [line for line in output.splitlines() if line.startswith("{")]
     said = json.loads(lines[-1]) if lines else {}
-    return Measurement(wall, cpu, watch.peak_pss if watch else None, said)
+    return Measurement(wall, cpu, peak.result() if peak else None, said)
 
 
 def run_cloze(*arguments: str, env: Mapping[str, str] | None = None) -> str:
