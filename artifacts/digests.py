@@ -13,13 +13,12 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
-
-from artifacts.progress import say
 
 BLOCK_BYTES = 1 << 20
 
@@ -89,9 +88,12 @@ def _writable(folder: str) -> str:
 
         atexit.register(remove)
         os.environ["XDG_CACHE_HOME"] = temporary
-        say(
-            f"warning: {folder}: not writable ({error.strerror}), so nothing is cached there; "
-            "set XDG_CACHE_HOME to another directory"
-        )
+        with suppress(BrokenPipeError):
+            print(
+                f"warning: {folder}: not writable ({error.strerror}), so nothing is cached there; "
+                "set XDG_CACHE_HOME to another directory",
+                file=sys.stderr,
+                flush=True,
+            )
         return os.path.join(temporary, "cloze")
     return folder
