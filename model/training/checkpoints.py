@@ -37,18 +37,38 @@ from artifacts.digests import digest_of_file
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import say
 from model.training.distributed import World
-from model.training.health import FaultHook, no_fault
 from model.training.telemetry import CurveState
 
 _NAME = re.compile(r"step-(\d{8,})")
 _TEMPORARY = ".tmp-"
-
 
 PINNED_BYTES = 256 << 20
 """Minimum size of an allocation of page-locked memory."""
 
 ALIGNMENT = 64
 """Alignment of the copies, in bytes."""
+
+SITES = (
+    "after_forward",
+    "after_backward",
+    "before_step",
+    "after_step",
+    "checkpoint.begin",
+    "checkpoint.mid_file",
+    "checkpoint.after_file",
+    "checkpoint.before_commit",
+    "checkpoint.after_commit",
+    "checkpoint.purge",
+)
+"""Named points of a run, reported for a hanging rank, and used by tests to inject faults."""
+
+FaultHook = Callable[[str, int], None]
+"""Called with a site and a step. Tests kill, stop, sleep or raise in it; production code never
+reads an environment variable for it."""
+
+
+def no_fault(site: str, step: int) -> None:
+    """The hook outside of tests."""
 
 
 class ParameterState(NamedTuple):

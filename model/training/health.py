@@ -1,7 +1,7 @@
 """Health of a run: warnings, a watchdog for hanging ranks, graceful stopping.
 
 In:  the record of every step; every site that the loop reaches; signals.
-Out: warnings; exit code 70 from a rank without progress; `Stop.wanted`; in tests, faults at a site.
+Out: warnings; exit code 70 from a rank without progress; `Stop.wanted`.
 
 A hanging rank blocks all others in their next collective operation until their own watchdogs end
 them. The launcher then sees the whole run end, and the supervisor can restart it.
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from artifacts.progress import say
+from model.training.checkpoints import FaultHook, no_fault
 from model.training.telemetry import StepRecord
 
 SILENCE = 500
@@ -39,28 +40,6 @@ HANG_EXIT_CODE = 70
 
 GRACE_SECONDS = 5.0
 """Delay after which the C-level watchdog ends even a process that Python cannot end."""
-
-SITES = (
-    "after_forward",
-    "after_backward",
-    "before_step",
-    "after_step",
-    "checkpoint.begin",
-    "checkpoint.mid_file",
-    "checkpoint.after_file",
-    "checkpoint.before_commit",
-    "checkpoint.after_commit",
-    "checkpoint.purge",
-)
-"""Named points of a run, reported for a hanging rank, and used by tests to inject faults."""
-
-FaultHook = Callable[[str, int], None]
-"""Called with a site and a step. Tests kill, stop, sleep or raise in it; production code never
-reads an environment variable for it."""
-
-
-def no_fault(site: str, step: int) -> None:
-    """The hook outside of tests."""
 
 
 @dataclass

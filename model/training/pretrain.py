@@ -41,12 +41,20 @@ from model.encoder.operations.products import matrix_rate
 from model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.hugging_face.source import refuse_another_shape
-from model.training.checkpoints import Checkpoints, Identity, ParameterState, Resumed, resume
+from model.training.checkpoints import (
+    Checkpoints,
+    FaultHook,
+    Identity,
+    ParameterState,
+    Resumed,
+    no_fault,
+    resume,
+)
 from model.training.continuation import continuation_of, finished_state, keep_final_state
 from model.training.cuda_graphs import StepGraphs, require_graphs
 from model.training.distributed import World, join_world
 from model.training.engine import Engine
-from model.training.health import Alarms, FaultHook, Stop, Watchdog, entropy, no_fault
+from model.training.health import Alarms, Stop, Watchdog, entropy
 from model.training.loop import Trainer
 from model.training.precision import require_fp8
 from model.training.start import restart_prepared, threads_per_rank

@@ -19,8 +19,8 @@ from torch import Tensor
 from artifacts.errors import ClozeError
 from artifacts.runtime.program import Terminated
 from artifacts.stage import read_stage_table
+from model.training.checkpoints import FaultHook, no_fault
 from model.training.engine import Engine
-from model.training.health import FaultHook, no_fault
 from model.training.pretrain import pretrain
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}

@@ -13,7 +13,7 @@ import signal
 import sys
 
 from artifacts.stage import read_stage_table
-from model.training.health import SITES, FaultHook
+from model.training.checkpoints import SITES, FaultHook
 from model.training.pretrain import pretrain
 
 AHEAD = 6

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from artifacts.errors import ClozeError, UsageError
-from model.training.checkpoints import PARTS, Checkpoints, ParameterState, refuse_changes
-from model.training.health import SITES
+from model.training.checkpoints import PARTS, SITES, Checkpoints, ParameterState, refuse_changes
 
 IDENTITY = {
     "config": {"seed": 1, "encoder": {"hidden_size": 128}, "phases": [{"share": 1.0}]},

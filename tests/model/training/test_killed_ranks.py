@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from artifacts.store import Artifact
-from model.training.health import HANG_EXIT_CODE, SITES
+from model.training.checkpoints import SITES
+from model.training.health import HANG_EXIT_CODE
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
 
 
