@@ -117,7 +117,7 @@ COMMANDS = {
         "cloze report configs/demo.toml --set report.show_text=false",
     ),
     "ablations": Verb(
-        "cloze.execution.run:ablations",
+        "cloze.execution.ablations:ablations",
         "Repeat the paper's ablations (objective, size, masking) at the scale of a run.",
         "cloze ablations configs/demo.toml --table objective --table masking",
     ),

@@ -1,11 +1,10 @@
-"""`cloze run`, `cloze ablations` and `cloze serve`: every stage of a run, or of several.
+"""`cloze run` and `cloze serve`: every stage of a run, from documents to the report.
 
-In:  for `run`, a configuration; seeds and sweeps. For `ablations`, a configuration; the rows of the
-     paper's ablation tables. For `serve`, a configuration, the default values of the server's form.
+In:  for `run`, a configuration; seeds and sweeps. For `serve`, a configuration, the default values
+     of the server's form.
 Out: for `run`, the run's record, or for people the headline figures and the path of the report; for
-     several runs, a table of figures: means over the seeds with standard errors. For
-     `ablations`, a page and a table of figures, at the scale of the run; every row is an ordinary
-     run in the workspace. For `serve`, runs that are triggered from a Prefect server, until Ctrl-C.
+     several runs, a table of figures: means over the seeds with standard errors. For `serve`, runs
+     that are triggered from a Prefect server, until Ctrl-C.
 """
 
 import os
@@ -23,7 +22,7 @@ from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, Target
-from flows.ablation.rows import Table, Variant, mean_figures, variants
+from flows.ablation.rows import Variant, mean_figures, variants
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.expected import ExpectedTime, expected_times
@@ -62,28 +61,6 @@ Sweep = Annotated[
 
 Port = Annotated[
     int, Parameter(help="Port of the server, unless PREFECT_API_URL already names one.")
-]
-
-Tables = Annotated[
-    list[Table],
-    Parameter(
-        help="Which ablation: objective, size, masking (the paper's Tables 5, 6 and 8), or modern, "
-        "the ladder from BERT to ModernBERT. Repeatable.",
-        negative="",
-    ),
-]
-
-Rows = Annotated[
-    list[str],
-    Parameter(
-        help="Only this row, by its name on the page, for example rotary; the selected rows are "
-        "compared with each other. Repeatable.",
-        negative="",
-    ),
-]
-
-SeedsPerRow = Annotated[
-    int, Parameter(help="Pre-training runs per main row; fewer than 3 allow no verdict.")
 ]
 
 
@@ -195,36 +172,6 @@ def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Ans
     ]
     text = f"{columns(rows)}\n\neach run: cloze compare {' '.join(names)}"
     return Answer({"variants": data}, text, as_json)
-
-
-def ablations(
-    config: ConfigPath,
-    /,
-    *,
-    table: Tables = ["objective"],  # noqa: B006 - never changed
-    row: Rows = [],  # noqa: B006 - never changed
-    seeds: SeedsPerRow = 3,
-    target: Target = TARGET,
-) -> Answer:
-    """Run ablations."""
-    run, machine = target.run(config), target.machine()
-    space = writable_workspace(machine.workspace)
-    with locked(space.local, run=run.name), watching(), tracked_by_prefect(space, run=run.name):
-        from flows.ablation.result import AblationResult, cell, lede  # imports matplotlib
-        from flows.prefect.flows import ablations as flow
-
-        data = flow(run, machine, tuple(table), seeds, tuple(row))
-    result = AblationResult.model_validate(data)
-    parts = []
-    for found in result.tables:
-        titles = (f"{column.title}, {column.unit}" for column in found.columns)
-        lines = [["", *titles]]
-        for one in found.rows:
-            cells = (cell(column, one.figures.get(column.key)) for column in found.columns)
-            lines.append([one.title, *(" ".join(words).strip() for words in cells)])
-        parts.append("\n".join([columns(lines), "", *lede(found)]).rstrip())
-    text = "\n\n".join([*parts, f"page: {result.page}"])
-    return Answer(data, text, target.json)
 
 
 def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) -> Answer:

@@ -1,0 +1,69 @@
+"""`cloze ablations`: the rows of the paper's ablation tables, at the scale of a run.
+
+In:  a configuration.
+Out: a page and a table of figures; every row is an ordinary run in the workspace.
+"""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cloze.answer import Answer, columns
+from cloze.execution.console import watching
+from cloze.execution.run import tracked_by_prefect
+from cloze.options import TARGET, ConfigPath, Target
+from flows.ablation.result import AblationResult, cell, lede
+from flows.ablation.rows import Table
+from flows.locks import locked
+from flows.workspace import writable_workspace
+
+Tables = Annotated[
+    list[Table],
+    Parameter(
+        help="Which ablation: objective, size, masking (the paper's Tables 5, 6 and 8), or modern, "
+        "the ladder from BERT to ModernBERT. Repeatable.",
+        negative="",
+    ),
+]
+
+Rows = Annotated[
+    list[str],
+    Parameter(
+        help="Only this row, by its name on the page, for example rotary; the selected rows are "
+        "compared with each other. Repeatable.",
+        negative="",
+    ),
+]
+
+Seeds = Annotated[
+    int, Parameter(help="Pre-training runs per main row; fewer than 3 allow no verdict.")
+]
+
+
+def ablations(
+    config: ConfigPath,
+    /,
+    *,
+    table: Tables = ["objective"],  # noqa: B006 - never changed
+    row: Rows = [],  # noqa: B006 - never changed
+    seeds: Seeds = 3,
+    target: Target = TARGET,
+) -> Answer:
+    """Run ablations."""
+    run, machine = target.run(config), target.machine()
+    space = writable_workspace(machine.workspace)
+    with locked(space.local, run=run.name), watching(), tracked_by_prefect(space, run=run.name):
+        from flows.prefect.flows import ablations as flow
+
+        data = flow(run, machine, tuple(table), seeds, tuple(row))
+    result = AblationResult.model_validate(data)
+    parts = []
+    for found in result.tables:
+        titles = (f"{column.title}, {column.unit}" for column in found.columns)
+        lines = [["", *titles]]
+        for one in found.rows:
+            cells = (cell(column, one.figures.get(column.key)) for column in found.columns)
+            lines.append([one.title, *(" ".join(words).strip() for words in cells)])
+        parts.append("\n".join([columns(lines), "", *lede(found)]).rstrip())
+    text = "\n\n".join([*parts, f"page: {result.page}"])
+    return Answer(data, text, target.json)
