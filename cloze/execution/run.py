@@ -22,14 +22,14 @@ from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
 from cloze.options import TARGET, ConfigPath, Target
-from flows.ablation.rows import Variant, mean_figures, variants
+from flows.ablation.variants import Variant, mean_figures, variants
 from flows.config import MachineConfig, RunConfig
 from flows.executor import execute
 from flows.expected import ExpectedTime, expected_times
 from flows.locks import locked
 from flows.plan import plan
 from flows.prefect.server import ServerLost, prefect_server, secret_file
-from flows.report.wording import read_summary, terminal_lines
+from flows.report.figures import read_summary, terminal_lines
 from flows.workspace import RunRecord, Workspace, writable_workspace
 
 GIB = 1 << 30

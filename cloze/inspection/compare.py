@@ -20,7 +20,7 @@ from artifacts.progress import say
 from artifacts.summary import Summary
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
-from flows.report.wording import figures, read_summary
+from flows.report.figures import figures, read_summary
 from flows.workspace import read_record
 
 ABSENT = "—"

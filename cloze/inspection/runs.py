@@ -16,7 +16,7 @@ from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, RunName
 from flows.inventory import garbage, remove_garbage, unreadable_references
 from flows.locks import locked_alone
-from flows.report.wording import figures, read_summary
+from flows.report.figures import figures, read_summary
 from flows.workspace import list_runs, read_record, stage_tables, writable_workspace
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")

@@ -24,7 +24,7 @@ from cloze.answer import Answer, columns
 from cloze.inspection.inspect_artifact import document_text, example_text
 from cloze.options import PLACE, Place, RunName
 from flows.inventory import ancestors
-from flows.report.wording import figures, read_summary
+from flows.report.figures import figures, read_summary
 from flows.workspace import read_record, run_artifact
 
 Ids = npt.NDArray[np.int64]

@@ -21,13 +21,15 @@ from artifacts import filesystem
 from artifacts.errors import ClozeError
 from artifacts.results import Outcome, Result, SeedScores, no_verdict
 from artifacts.summary import Summary
-from flows.ablation.rows import LADDERS, REFERENCE, Row, Table, over_seeds
+from flows.ablation.rows import LADDERS, REFERENCE, Row, Table
+from flows.ablation.variants import over_seeds
 from flows.config import RunConfig
 from flows.report.charts import Line, LineChart, small_chart
+from flows.report.figures import read_summary
 from flows.report.page import environment, style
 from flows.report.plots import heldout_course
 from flows.report.units import MINUS, nats, short, signed
-from flows.report.wording import metric_name, read_summary, split_name, task_name
+from flows.report.wording import metric_name, split_name, task_name
 from flows.workspace import Workspace
 
 QUESTIONS = {

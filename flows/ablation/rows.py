@@ -1,8 +1,7 @@
-"""Runs derived from a run: the rows of the ablation tables, and variants with seeds and sweeps.
+"""The rows of the ablation tables, from the paper and our own, at the size of a given run.
 
-In:  a run's configuration; the requested tables, or seeds and sweeps as `key=value,value`.
-Out: the rows, or one `Variant` for each combination of values, each with a configuration for every
-     pre-training seed on the same data; the figures of variants, as means over the seeds.
+In:  a run's configuration and the requested tables.
+Out: the rows, each with a configuration for every pre-training seed.
 
 The paper's Table 5 is about bidirectionality and next-sentence prediction, Table 6 about size, and
 Table 8 about the replacement of predicted tokens. The table *modern* is a ladder from BERT to
@@ -10,11 +9,8 @@ ModernBERT: each rung adds one change to the previous one, at equal FLOPs. Every
 run, and runs share artifacts through the store.
 """
 
-import itertools
 import math
-import re
-import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,11 +18,8 @@ from pydantic import JsonValue
 
 from artifacts.config import assign, parse
 from artifacts.errors import UsageError
-from artifacts.results import SeedScores
 from flows.config import RunConfig
 from flows.forecast import step_flops
-from flows.report.wording import ERROR, figures, read_summary
-from flows.workspace import Workspace
 from model.config import MODERN_DEFAULTS, SIZE_NAMES, EncoderConfig
 
 Table = Literal["objective", "size", "masking", "modern"]
@@ -316,88 +309,3 @@ def modern_rows(run: RunConfig) -> dict[str, RowSettings]:
         steps = round(run.pretrain.steps * step_flops(run) / flops)
         rungs[name] = RowSettings(title, {**settings, "pretrain.steps": steps})
     return rungs
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One combination of values."""
-
-    title: str
-    """`learning_rate=0.002`; empty without sweeps."""
-
-    runs: tuple[RunConfig, ...]
-    """One for each seed."""
-
-
-def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> list[Variant]:
-    """Every combination of swept values with every seed; without either, the run itself."""
-    if seeds and not run.corpus:
-        raise UsageError(
-            "--seeds are pre-training seeds, but this run does not pre-train; "
-            "set finetune.seeds instead"
-        )
-    places = [_sweep(text) for text in sweeps]
-    found = []
-    for values in itertools.product(*(values for _, values in places)):
-        settings = {place: value for (place, _), value in zip(places, values, strict=True)}
-        short = [f"{place.rpartition('.')[2]}={value}" for place, value in settings.items()]
-        found.append(
-            Variant(
-                ", ".join(short),
-                tuple(
-                    _varied(run, [*short, f"seed={seed}"], {**settings, "pretrain.seed": seed})
-                    for seed in seeds
-                )
-                or (_varied(run, short, settings),),
-            )
-        )
-    names = [one.name for variant in found for one in variant.runs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(
-            f"two variants would be named {twice[0]}; give every seed and value only once, and "
-            "values that differ in letters or digits"
-        )
-    return found
-
-
-def mean_figures(variant: Variant, space: Workspace) -> dict[str, SeedScores]:
-    """The figures of a variant's finished runs by name, with the values of its seeds."""
-    summaries = (read_summary(space, run.name) for run in variant.runs)
-    return over_seeds(
-        (name, value)
-        for summary in summaries
-        if summary
-        for name, value in figures(summary, roles=("pretrained",)).items()
-        if not name.endswith(ERROR)
-    )
-
-
-def over_seeds(found: Iterable[tuple[str, float]]) -> dict[str, SeedScores]:
-    """The scores of each figure over the runs that have it, from (name, value) of every run."""
-    values: dict[str, list[float]] = {}
-    for name, value in found:
-        values.setdefault(name, []).append(value)
-    return {name: SeedScores.of(seeds) for name, seeds in values.items()}
-
-
-def _sweep(text: str) -> tuple[str, list[JsonValue]]:
-    """The key and the values of `key=value,value`; values are TOML, or else words."""
-    place, _, listed = text.partition("=")
-    try:
-        values: list[JsonValue] = tomllib.loads(f"values = [{listed}]")["values"]
-    except tomllib.TOMLDecodeError:
-        values = [*filter(None, (word.strip() for word in listed.split(",")))]
-    if not place or not values:
-        raise UsageError(
-            f"--sweep {text}: expected KEY=VALUE,VALUE, for example "
-            "--sweep pretrain.optimizer.learning_rate=1e-3,2e-3"
-        )
-    return place, values
-
-
-def _varied(run: RunConfig, marks: Sequence[str], settings: Settings) -> RunConfig:
-    if not marks:
-        return run
-    name = "-".join([run.name, *(re.sub(r"[^A-Za-z0-9_]+", "-", mark) for mark in marks)])
-    return changed(run, name, settings, source=f"variant {', '.join(marks)}")

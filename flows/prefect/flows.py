@@ -47,7 +47,7 @@ from flows.events import add_handler, remove_handler, share_done
 from flows.executor import Executor
 from flows.job import is_worth_retrying
 from flows.prefect.server import SHOWN_WORKSPACE, ServerLost
-from flows.report.wording import ERROR, Figures, figures, read_summary
+from flows.report.figures import ERROR, Figures, figures, read_summary
 from flows.stages import PREPARE
 from flows.workspace import RunRecord, run_artifact, workspace
 

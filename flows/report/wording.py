@@ -1,16 +1,11 @@
-"""The wording of a run's results: names, verdicts, opening sentences, figures, lines of a terminal.
+"""The wording of the report: names of splits and systems, verdicts, and opening sentences.
 
-In:  a `Summary`, the content of a run's `summary.json`, or parts of it.
-Out: plain text; `{"package mlm_loss": 3.02, "tagging f1": 0.71, …}` for lists and comparisons; at
-     most seven lines for a terminal. Verdicts follow the evaluation's own rule
-     (artifacts/results.py).
+In:  parts of a `Summary`.
+Out: plain text. Verdicts follow the evaluation's own rule (artifacts/results.py).
 """
 
 import re
 
-from pydantic import ValidationError
-
-from artifacts import filesystem
 from artifacts.results import (
     GENERAL,
     MIN_SEEDS,
@@ -30,7 +25,6 @@ from flows.report.units import (
     MINUS,
     duration,
     integer,
-    memory,
     nats,
     percent,
     plural,
@@ -38,7 +32,6 @@ from flows.report.units import (
     short,
     size,
 )
-from flows.workspace import SUMMARY_NAME, Workspace
 
 SYSTEMS = {
     "random": "random initialisation",
@@ -67,16 +60,6 @@ METRICS = {
 }
 
 SPLITS = ("train", "dev", "test")
-
-ROLES = ("baseline", "random", "pretrained")
-
-ERROR = " ±"
-"""Suffix of the name of a figure's standard error over the seeds."""
-
-Figures = dict[str, float]
-
-MOST_LINES = 7
-NAME_WIDTH = 15
 
 
 def split_name(summary: Summary, split: str) -> str:
@@ -432,70 +415,3 @@ def _baselines_ahead(summary: Summary) -> str:
     tasks = [task for task in summary.tasks if better_baseline(task)]
     ahead += [f"on {task_name(task.name)} the {better_baseline(task)}" for task in tasks]
     return f"A baseline does better: {'; '.join(ahead)}." if ahead else ""
-
-
-def read_summary(workspace: Workspace, run: str) -> Summary | None:
-    """The summary of a run; None if it has no report, or one by another version of Cloze."""
-    path = filesystem.join(workspace.run_folder(run), SUMMARY_NAME)
-    try:
-        return Summary.model_validate_json(filesystem.read_bytes(path))
-    except (FileNotFoundError, ValidationError):
-        return None
-
-
-def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
-    """The figures for comparing runs, the headline first; task scores of systems in `roles`."""
-    found: Figures = {}
-    for model in summary.language_model:
-        found[f"{model.split} mlm_loss"] = model.mlm_loss
-        found[f"{model.split} mlm_accuracy"] = model.mlm_accuracy
-        if model.initial_mlm_loss is not None:
-            found[f"{model.split} initial_mlm_loss"] = model.initial_mlm_loss
-        if model.next_sentence_accuracy is not None:
-            found[f"{model.split} nsp_accuracy"] = model.next_sentence_accuracy
-    for task in summary.tasks:
-        for system in (system for system in task.systems if system.role in roles):
-            scores = (system.test or system.dev).get(task.metric)
-            if scores is not None:
-                name = f"{task.name} {system.name} {task.metric}"
-                found |= {name: scores.mean, f"{name}{ERROR}": scores.standard_error}
-    if summary.pretraining and summary.pretraining.tokens:
-        found["tokens seen"] = float(summary.pretraining.tokens)
-    return found
-
-
-def terminal_lines(summary: Summary) -> list[str]:
-    """The title and the main results, most important first."""
-    facts: list[tuple[str, str]] = []
-    model = summary.headline
-    if init := initial_encoder(summary):
-        changed = before_and_after(model)
-        facts.append(("started from", f"{init}; {changed}" if changed else init))
-    if general := before_and_after(general_text(summary)):
-        facts.append(("general text", general))
-    if model:
-        accuracy, loss = percent(model.count_model_accuracy), nats(model.count_model_loss)
-        where = f"on {split_name(summary, model.split)} (n-gram baseline {accuracy})"
-        entropy = nats(model.unigram_entropy)
-        compared = f"(n-gram baseline {loss}, unigram entropy {entropy})"
-        facts.append(("MLM accuracy", f"{percent(model.mlm_accuracy)} {where}"))
-        facts.append(("MLM loss", f"{nats(model.mlm_loss)} {compared}"))
-    for task in summary.tasks[:2]:
-        if found := search_found(task):
-            facts.append(("search", found))
-        split, metric = shown_split(task), metric_name(task.metric)
-        ours = [system for system in task.systems if system.role == "pretrained"]
-        scores = scores_on(ours[0], split).get(task.metric) if ours else None
-        own = f"{metric} {spread_words(scores)} on {split}. " if scores else ""
-        name = task_name(task.name).lower()
-        facts.append((name, f"{own}{verdict_sentence(task)}".rstrip()))
-    if model and model.next_sentence_accuracy is not None:
-        majority = percent(model.next_sentence_majority or 0.0)
-        accuracy = percent(model.next_sentence_accuracy)
-        facts.append(("NSP accuracy", f"{accuracy} (majority {majority})"))
-    seconds = sum(step.seconds or 0.0 for step in summary.steps)
-    if seconds:
-        peak = max((step.peak_memory or 0 for step in summary.steps), default=0)
-        facts.append(("cost", duration(seconds) + (f", peak {memory(peak)}" if peak else "")))
-    lines = [f"  {name:<{NAME_WIDTH}} {fact}" for name, fact in facts]
-    return [summary.title, *lines][:MOST_LINES]

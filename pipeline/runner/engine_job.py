@@ -198,9 +198,7 @@ class EngineJob:
         try:
             state = result.state
         except grpc.RpcError:
-            say(
-                f"{self.machine.runner}: {endpoint} no longer knows job {job}; submitting a new one"
-            )
+            say(f"{runner}: {endpoint} no longer knows job {job}; submitting a new one")
             return None
         if state in (PipelineState.FAILED, PipelineState.CANCELLED, PipelineState.CANCELLING):
             say(f"{runner}: job {job} at {endpoint} is {state}; submitting a new one")

@@ -321,7 +321,7 @@ class GroupedAttention:
         return torch.from_numpy(np.concatenate(columns, axis=1))
 
     def _forward_in_groups(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
-        grouping = self.grouping
+        grouping, scale = self.grouping, dropping(draws)[-1]
         tokens, _, heads, width = parts_T3AK.shape
         rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, grouping.gather_index)
         rows_3RK = rows_3RK.view(3, -1, width)
@@ -338,12 +338,12 @@ class GroupedAttention:
         for group in grouping.groups:
             _, _, value = self._parts(rows_3RK, group)
             context = self._rows(context_RK, group)
-            scaled_product(self._scores(dropped, group), value, _scale(draws), out=context)
+            scaled_product(self._scores(dropped, group), value, scale, out=context)
         context_TAK = context_RK.index_select(0, grouping.row_of_token_head)
         return context_TAK.view(tokens, heads, width), (rows_3RK, weights, dropped)
 
     def _backward_in_groups(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
-        grouping, width = self.grouping, gradient_TAK.shape[-1]
+        grouping, width, scale = self.grouping, gradient_TAK.shape[-1], dropping(draws)[-1]
         rows_3RK, weights, dropped = kept
         index = grouping.token_head_of_row
         gradient_RK = gradient_TAK.reshape(-1, width).index_select(0, index)
@@ -354,8 +354,8 @@ class GroupedAttention:
             _, _, value = self._parts(rows_3RK, group)
             _, _, dvalue = self._parts(drows_3RK, group)
             gradient = self._rows(gradient_RK, group)
-            scaled_product(self._scores(dropped, group).mT, gradient, _scale(draws), out=dvalue)
-            scaled_product(gradient, value.mT, _scale(draws), out=self._scores(dscores, group))
+            scaled_product(self._scores(dropped, group).mT, gradient, scale, out=dvalue)
+            scaled_product(gradient, value.mT, scale, out=self._scores(dscores, group))
         if draws is not None:
             keep_(dscores, draws.mask())
         for group in grouping.groups:
@@ -393,10 +393,6 @@ def visibility(group: Group, sight: tuple[int, int]) -> Tensor:
         ahead = places - places[:, None]
         visible = visible & (ahead >= -sight[0]) & (ahead <= sight[1])
     return torch.zeros(visible.shape).masked_fill(~visible, MASKED)
-
-
-def _scale(draws: Draws | None) -> float:
-    return draws.scale if draws else 1.0
 
 
 def scaled_product(

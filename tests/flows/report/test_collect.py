@@ -19,9 +19,9 @@ from flows.report.collect import (
     rank_frequency,
     training_clock,
 )
+from flows.report.figures import figures, read_summary, terminal_lines
 from flows.report.page import render
 from flows.report.plots import companions, learning_curve, story
-from flows.report.wording import figures, read_summary, terminal_lines
 from flows.workspace import Workspace
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,

@@ -17,9 +17,10 @@ from artifacts.store import open_artifact
 from artifacts.summary import Summary
 from flows.report.__main__ import make_report
 from flows.report.collect import collect
+from flows.report.figures import terminal_lines
 from flows.report.page import render
 from flows.report.plots import task_spread
-from flows.report.wording import lede, terminal_lines
+from flows.report.wording import lede
 from tests.flows.report.report_run import PRESENT, SECRET, report_table
 
 

@@ -10,7 +10,7 @@ import tomli_w
 
 from artifacts.errors import UsageError
 from cloze.command import exit_code
-from flows.ablation.rows import variants
+from flows.ablation.variants import variants
 from flows.config import RunConfig
 from flows.stages import chain, keyed_config
 from flows.workspace import read_record, workspace

@@ -1,0 +1,106 @@
+"""Variants of a run, for several pre-training seeds and hyperparameter sweeps.
+
+In:  a run's configuration, seeds, and sweeps as `key=value,value`.
+Out: one `Variant` for each combination of values, with a run for each seed on the same data;
+     their figures, as means over the seeds.
+"""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from artifacts.errors import UsageError
+from artifacts.results import SeedScores
+from flows.ablation.rows import Settings, changed
+from flows.config import RunConfig
+from flows.report.figures import ERROR, figures, read_summary
+from flows.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination of values."""
+
+    title: str
+    """`learning_rate=0.002`; empty without sweeps."""
+
+    runs: tuple[RunConfig, ...]
+    """One for each seed."""
+
+
+def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> list[Variant]:
+    """Every combination of swept values with every seed; without either, the run itself."""
+    if seeds and not run.corpus:
+        raise UsageError(
+            "--seeds are pre-training seeds, but this run does not pre-train; "
+            "set finetune.seeds instead"
+        )
+    places = [_sweep(text) for text in sweeps]
+    found = []
+    for values in itertools.product(*(values for _, values in places)):
+        settings = {place: value for (place, _), value in zip(places, values, strict=True)}
+        short = [f"{place.rpartition('.')[2]}={value}" for place, value in settings.items()]
+        found.append(
+            Variant(
+                ", ".join(short),
+                tuple(
+                    _varied(run, [*short, f"seed={seed}"], {**settings, "pretrain.seed": seed})
+                    for seed in seeds
+                )
+                or (_varied(run, short, settings),),
+            )
+        )
+    names = [one.name for variant in found for one in variant.runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(
+            f"two variants would be named {twice[0]}; give every seed and value only once, and "
+            "values that differ in letters or digits"
+        )
+    return found
+
+
+def mean_figures(variant: Variant, space: Workspace) -> dict[str, SeedScores]:
+    """The figures of a variant's finished runs by name, with the values of its seeds."""
+    summaries = (read_summary(space, run.name) for run in variant.runs)
+    return over_seeds(
+        (name, value)
+        for summary in summaries
+        if summary
+        for name, value in figures(summary, roles=("pretrained",)).items()
+        if not name.endswith(ERROR)
+    )
+
+
+def over_seeds(found: Iterable[tuple[str, float]]) -> dict[str, SeedScores]:
+    """The scores of each figure over the runs that have it, from (name, value) of every run."""
+    values: dict[str, list[float]] = {}
+    for name, value in found:
+        values.setdefault(name, []).append(value)
+    return {name: SeedScores.of(seeds) for name, seeds in values.items()}
+
+
+def _sweep(text: str) -> tuple[str, list[JsonValue]]:
+    """The key and the values of `key=value,value`; values are TOML, or else words."""
+    place, _, listed = text.partition("=")
+    try:
+        values: list[JsonValue] = tomllib.loads(f"values = [{listed}]")["values"]
+    except tomllib.TOMLDecodeError:
+        values = [*filter(None, (word.strip() for word in listed.split(",")))]
+    if not place or not values:
+        raise UsageError(
+            f"--sweep {text}: expected KEY=VALUE,VALUE, for example "
+            "--sweep pretrain.optimizer.learning_rate=1e-3,2e-3"
+        )
+    return place, values
+
+
+def _varied(run: RunConfig, marks: Sequence[str], settings: Settings) -> RunConfig:
+    if not marks:
+        return run
+    name = "-".join([run.name, *(re.sub(r"[^A-Za-z0-9_]+", "-", mark) for mark in marks)])
+    return changed(run, name, settings, source=f"variant {', '.join(marks)}")
