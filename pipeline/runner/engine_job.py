@@ -266,7 +266,7 @@ class EngineJob:
         wanted = MetricsFilter().with_namespace(NAMESPACE)
         try:
             counters = result.metrics().query(wanted)["counters"]
-        except NotImplementedError:  # an engine without metrics
+        except NotImplementedError:  # an engine without counters, such as Dask
             return False
         done = {each.key.metric.name: each.result / PARTS_PER_UNIT for each in counters}
         unit = self.progress.unit
@@ -334,10 +334,6 @@ class DaskResult(PipelineResult):
         self._client.cancel(self._futures, force=True)
         self._client.close()
         return str(PipelineState.CANCELLED)
-
-    def metrics(self) -> Any:
-        """Beam has no counters on Dask."""
-        raise NotImplementedError
 
     def error(self) -> ClozeError:
         """Why the job failed."""
