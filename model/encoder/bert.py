@@ -21,6 +21,7 @@ from model.encoder.operations.products import (
     bias_gradient,
     fp8_affine,
     product,
+    transposed_products,
     weight_gradient,
 )
 from model.encoder.operations.residual import (
@@ -89,7 +90,7 @@ class SelfAttention(nn.Module):
                 attend,
                 (attend.draw(inside), draw(outside, tokens * width, probability=self.dropout_prob)),
                 self.eps,
-                *self.parameters(),
+                *self._parameters.values(),
             )
         return self.composed(hidden_TH, attend, inside, outside)
 
@@ -136,7 +137,7 @@ class FeedForward(nn.Module):
         if hidden_TH.device.type != "cpu" or self.fp8:
             return self.composed(hidden_TH, noise)
         draws = draw(noise, hidden_TH.numel(), probability=self.dropout_prob)
-        parameters = self.parameters()
+        parameters = self._parameters.values()
         return apply(_FeedForward, hidden_TH, draws, self.activation, self.eps, *parameters)
 
     def composed(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
@@ -205,13 +206,13 @@ class _SelfAttention(torch.autograd.Function):
         dparts = attend.backward(
             dcontext_TH.view(len(hidden_TH), attend.heads, -1), inside, ctx.draws[0]
         ).view(len(hidden_TH), -1)
-        dweight = weight_gradient(hidden_TH, dparts, input_first=True)
+        dweights_3HH = transposed_products(hidden_TH, dparts, count=3)
         return (
             product(dparts, weight.mT, added_to_MN=end.residual_TH),
             None,
             None,
             None,
-            *dweight.chunk(3, dim=1),
+            *dweights_3HH,
             *bias_gradient(dparts).chunk(3),
             doutput_weight_HH,
             end.dense_bias_H,

@@ -44,9 +44,9 @@ def activation_gradients(gradient_TI: Tensor, kept_TI: Tensor, name: str) -> tup
             gradient_TI, kept_TI, approximate=APPROXIMATION[name]
         )
         return through_TI, through_TI.sum(0)
-    shape = gradient_TI.shape
-    sums_I = native.column_sums("gelu_backward", *shape, gradient_TI, kept_TI, shape=shape[1:])
-    return gradient_TI, sums_I.to(gradient_TI.dtype)
+    sums_I = gradient_TI.new_empty(gradient_TI.shape[1])
+    native("gelu_backward", *gradient_TI.shape, gradient_TI, kept_TI, sums_I)
+    return gradient_TI, sums_I
 
 
 def gated_gelu(inner_T2I: Tensor, name: str) -> Tensor:

@@ -12,7 +12,7 @@ Wikipedia at 128 tokens, more than half of the sequences are full and need no pa
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch, ladder, on
 from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import Draws, Noise, draw, dropping, keep_
+from model.encoder.operations.dropout import CPU, Draws, Noise, draw, dropping, keep_
 from model.encoder.operations.native_kernels import Kernels, kernels
 
 # B sequences, G of them in a group, T tokens, A heads, K width of one head, S longest length of a
@@ -79,27 +79,57 @@ class Group:
 
 @dataclass(frozen=True)
 class Grouping:
-    """The groups, and the mapping between tokens and rows [group, sequence, head, position]."""
+    """The groups, and the mapping between tokens and rows [group, sequence, head, position].
+
+    The mapping is built when it is first used: the kernel needs only the groups.
+    """
 
     groups: tuple[Group, ...]
     scores: int
     """Attention scores of all groups."""
 
     heads: int
-    token_head_of_row: Tensor
-    """[R] int64: token * A + head of each row. Padding repeats the last token of its sequence;
-    padding sequences repeat the first token of the batch."""
-
-    row_of_token_head: Tensor
-    """[T * A] int64: the inverse mapping, without padding."""
-
-    padding_rows: Tensor
-    """[P] int64: rows that are padding."""
+    device: torch.device
+    """Where the indices are."""
 
     @property
     def rows(self) -> int:
         """R."""
-        return self.token_head_of_row.shape[0]
+        return sum(group.sequences * self.heads * group.length for group in self.groups)
+
+    @cached_property
+    def _row_tokens(self) -> tuple[Lengths, npt.NDArray[np.bool_]]:
+        """[R] token * A + head of each row, and whether the row is padding."""
+        token_heads, padding = [], []
+        every_head = np.arange(self.heads)[None, :, None]
+        for group in self.groups:
+            places, last = np.arange(group.length), np.maximum(group.lengths - 1, 0)
+            tokens = group.starts[:, None] + np.minimum(places, last[:, None])
+            token_heads.append((tokens[:, None] * self.heads + every_head).ravel())
+            outside = places >= group.lengths[:, None]
+            padding.append(np.repeat(outside, self.heads, axis=0).ravel())
+        return np.concatenate(token_heads), np.concatenate(padding)
+
+    @cached_property
+    def token_head_of_row(self) -> Tensor:
+        """[R] int64: token * A + head of each row.
+
+        Padding repeats the last token of its sequence; padding sequences, the batch's first token.
+        """
+        return on(self.device, torch.from_numpy(self._row_tokens[0]))
+
+    @cached_property
+    def row_of_token_head(self) -> Tensor:
+        """[T * A] int64: the inverse mapping, without padding."""
+        token_heads, is_padding = self._row_tokens
+        rows = np.empty(int((~is_padding).sum()), np.int64)
+        rows[token_heads[~is_padding]] = np.flatnonzero(~is_padding)
+        return on(self.device, torch.from_numpy(rows))
+
+    @cached_property
+    def padding_rows(self) -> Tensor:
+        """[P] int64: rows that are padding."""
+        return on(self.device, torch.from_numpy(np.flatnonzero(self._row_tokens[1])))
 
     @cached_property
     def gather_index(self) -> Tensor:
@@ -114,25 +144,16 @@ class Grouping:
         row = self.row_of_token_head.view(-1, 1, self.heads)
         return torch.cat((row, row + self.rows, row + 2 * self.rows), dim=1).view(-1)
 
-    def to(self, device: torch.device) -> "Grouping":
-        """The same grouping with its indices on `device`."""
-        return replace(
-            self,
-            token_head_of_row=on(device, self.token_head_of_row),
-            row_of_token_head=on(device, self.row_of_token_head),
-            padding_rows=on(device, self.padding_rows),
-        )
 
-
-def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
-    """Sort the sequences by length, split them where it saves most, and build the indices.
+def group_sequences(lengths: Lengths, *, heads: int, device: torch.device = CPU) -> Grouping:
+    """Sort the sequences by length, and split them where it saves most.
 
     G and S are rounded up to short ladders, so that few product shapes occur: a group is filled
     with the next shorter sequences, the last one with empty sequences.
     """
     order = np.argsort(-lengths, kind="stable")
     starts = np.concatenate(([0], np.cumsum(lengths)))[:-1]
-    groups, token_heads, padding = [], [], []
+    groups: list[Group] = []
     row = score = taken = 0
     for end in (*cuts(lengths[order], heads=heads), len(order)):
         if end <= taken:
@@ -141,28 +162,12 @@ def group_sequences(lengths: Lengths, *, heads: int) -> Grouping:
         size = ladder(end - taken, rungs=GROUP_RUNGS, step=max(1, GROUP_PLACES // side))
         members = order[taken : taken + size]
         taken += len(members)
-        own = np.pad(lengths[members], (0, size - len(members)))
-        first = np.pad(starts[members], (0, size - len(members)))
+        empty = (0, size - len(members))
+        own, first = np.pad(lengths[members], empty), np.pad(starts[members], empty)
         groups.append(Group(size, side, row, score, own, first))
-        places = np.arange(side)
-        inside = places < own[:, None]
-        tokens = first[:, None] + np.minimum(places, np.maximum(own - 1, 0)[:, None])
-        every_head = np.arange(heads)[None, :, None]
-        token_heads.append((tokens[:, None] * heads + every_head).ravel())
-        padding.append(np.repeat(~inside, heads, axis=0).ravel())
-        row += len(token_heads[-1])
-        score += len(token_heads[-1]) * side
-    token_head_of_row, is_padding = np.concatenate(token_heads), np.concatenate(padding)
-    row_of_token_head = np.empty(int(lengths.sum()) * heads, np.int64)
-    row_of_token_head[token_head_of_row[~is_padding]] = np.flatnonzero(~is_padding)
-    return Grouping(
-        tuple(groups),
-        score,
-        heads,
-        torch.from_numpy(token_head_of_row),
-        torch.from_numpy(row_of_token_head),
-        torch.from_numpy(np.flatnonzero(is_padding)),
-    )
+        row += size * heads * side
+        score += size * heads * side**2
+    return Grouping(tuple(groups), score, heads, device)
 
 
 def cuts(descending: Lengths, *, heads: int) -> list[int]:
@@ -261,7 +266,7 @@ class GroupedAttention:
     @cached_property
     def grouping(self) -> Grouping:
         """The groups; the kernel uses them only to number its scores for dropout."""
-        return group_sequences(self.lengths, heads=self.heads).to(self.device)
+        return group_sequences(self.lengths, heads=self.heads, device=self.device)
 
     def draw(self, noise: Noise | None) -> Draws | None:
         """The dropout of the attention probabilities of one layer."""

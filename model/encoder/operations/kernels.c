@@ -199,9 +199,19 @@ void gelu_forward(idx count, real *values, real *slopes, int is_tanh) {
     }
 }
 
-/* gradient *= slope, [rows, width]; sums [threads, width]: partial column sums of the result */
-void gelu_backward(idx rows, idx width, real *gradient, const real *slope, float *sums,
-                   int threads) {
+/* out [width] = column sums of partial sums [threads, width] */
+static void add_partial(int threads, idx width, const float *sums, real *out) {
+    for (idx i = 0; i < width; i++) {
+        float sum = sums[i];
+        for (int thread = 1; thread < threads; thread++) sum += sums[thread * width + i];
+        out[i] = narrow(sum);
+    }
+}
+
+/* gradient *= slope, [rows, width]; total [width]: column sums of the result */
+void gelu_backward(idx rows, idx width, real *gradient, const real *slope, real *total) {
+    int threads = omp_get_max_threads();
+    float *sums = scratch(sizeof(float) * threads * width);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *sum = sums + thread * width;
@@ -216,12 +226,13 @@ void gelu_backward(idx rows, idx width, real *gradient, const real *slope, float
             }
         }
     }
+    add_partial(threads, width, sums, total);
 }
 
 /* dense = residual + scale * dropout(dense); out is its layer norm; [rows, width] each. mean,
  * deviation (reciprocal): [rows], for the backward pass. */
 void residual_norm_forward(idx rows, idx width, real *dense, const real *residual, idx stream,
-                           int limit, float scale, const float *weight, const float *bias,
+                           int limit, float scale, const real *weight, const real *bias,
                            float eps, real *out, float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
@@ -246,14 +257,14 @@ void residual_norm_forward(idx rows, idx width, real *dense, const real *residua
         }
         float inverse = 1.0f / sqrtf(squares / width + eps);
         for (idx i = 0; i < width; i++)
-            y[i] = narrow((wide(x[i]) - average) * inverse * weight[i] + bias[i]);
+            y[i] = narrow((wide(x[i]) - average) * inverse * wide(weight[i]) + wide(bias[i]));
         mean[row] = average;
         deviation[row] = inverse;
     }
 }
 
 /* out = layer norm of in, [rows, width]; bias may be NULL. mean, deviation: [rows]. */
-void norm_forward(idx rows, idx width, const real *in, const float *weight, const float *bias,
+void norm_forward(idx rows, idx width, const real *in, const real *weight, const real *bias,
                   float eps, real *out, float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
     for (idx row = 0; row < rows; row++) {
@@ -268,18 +279,20 @@ void norm_forward(idx rows, idx width, const real *in, const float *weight, cons
         }
         float inverse = 1.0f / sqrtf(squares / width + eps);
         for (idx i = 0; i < width; i++)
-            y[i] = narrow((wide(x[i]) - average) * inverse * weight[i] + (bias ? bias[i] : 0.0f));
+            y[i] = narrow((wide(x[i]) - average) * inverse * wide(weight[i]) +
+                          (bias ? wide(bias[i]) : 0.0f));
         mean[row] = average;
         deviation[row] = inverse;
     }
 }
 
-/* Backward pass of norm_forward: out = gradient of in, plus residual if it is not NULL. sums
- * [threads, 2, width]: partial column sums of the gradients of weight and bias. out may alias
- * gradient or residual. */
-void norm_backward(idx rows, idx width, const real *gradient, const real *in, const float *weight,
+/* Backward pass of norm_forward: out = gradient of in, plus residual if it is not NULL. total [2,
+ * width]: gradients of weight and bias. out may alias gradient or residual. */
+void norm_backward(idx rows, idx width, const real *gradient, const real *in, const real *weight,
                    const float *mean, const float *deviation, const real *residual, real *out,
-                   float *sums, int threads) {
+                   real *total) {
+    int threads = omp_get_max_threads();
+    float *sums = scratch(sizeof(float) * threads * 2 * width);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *of_weight = sums + thread * 2 * width, *of_bias = of_weight + width;
@@ -290,7 +303,7 @@ void norm_backward(idx rows, idx width, const real *gradient, const real *in, co
             real *o = out + row * width;
             float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
             for (idx i = 0; i < width; i++) {
-                float weighted = wide(g[i]) * weight[i];
+                float weighted = wide(g[i]) * wide(weight[i]);
                 level += weighted;
                 along += weighted * (wide(x[i]) - average);
             }
@@ -301,10 +314,11 @@ void norm_backward(idx rows, idx width, const real *gradient, const real *in, co
                 of_weight[i] += one * normal;
                 of_bias[i] += one;
                 o[i] = narrow((r ? wide(r[i]) : 0.0f) +
-                              inverse * (one * weight[i] - level - normal * along));
+                              inverse * (one * wide(weight[i]) - level - normal * along));
             }
         }
     }
+    add_partial(threads, 2 * width, sums, total);
 }
 
 /* One row of geglu_forward; loops vectorise if both flags are constants */
@@ -382,8 +396,10 @@ static void transpose_tile(idx rows, idx width, const real *in, real *out, idx s
         for (idx row = 0; row < rows; row++) out[column * stride + row] = in[row * width + column];
 }
 
-/* sums [threads, width]: partial column sums of in [rows, width] */
-void column_sums(idx rows, idx width, const real *in, float *sums, int threads) {
+/* total [width]: column sums of in [rows, width] */
+void column_sums(idx rows, idx width, const real *in, real *total) {
+    int threads = omp_get_max_threads();
+    float *sums = scratch(sizeof(float) * threads * width);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *sum = sums + thread * width;
@@ -391,6 +407,7 @@ void column_sums(idx rows, idx width, const real *in, float *sums, int threads) 
         for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++)
             for (idx i = 0; i < width; i++) sum[i] += wide(in[row * width + i]);
     }
+    add_partial(threads, width, sums, total);
 }
 
 /* out [width, rows] is the transpose of in [rows, width] */
@@ -403,12 +420,13 @@ void transpose(idx rows, idx width, const real *in, real *out) {
 }
 
 /* Backward pass of residual_norm_forward. gradient, sum: [rows, width]. Out: residual [rows,
- * width]; dense [rows, width]; sums [threads, 3, width]: partial column sums of the gradients of
- * weight, bias and dense. */
+ * width]; dense [rows, width]; total [3, width]: gradients of weight and bias, column sums of
+ * dense. */
 void residual_norm_backward(idx rows, idx width, const real *gradient, const real *sum, idx stream,
-                            int limit, float scale, const float *weight, const float *mean,
-                            const float *deviation, real *residual, real *dense, float *sums,
-                            int threads) {
+                            int limit, float scale, const real *weight, const float *mean,
+                            const float *deviation, real *residual, real *dense, real *total) {
+    int threads = omp_get_max_threads();
+    float *sums = scratch(sizeof(float) * threads * 3 * width);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int thread = 0; thread < threads; thread++) {
         float *of_weight = sums + thread * 3 * width;
@@ -419,7 +437,7 @@ void residual_norm_backward(idx rows, idx width, const real *gradient, const rea
             real *r = residual + row * width, *d = dense + row * width;
             float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
             for (idx i = 0; i < width; i++) {
-                float weighted = wide(g[i]) * weight[i];
+                float weighted = wide(g[i]) * wide(weight[i]);
                 level += weighted;
                 along += weighted * (wide(s[i]) - average);
             }
@@ -429,7 +447,7 @@ void residual_norm_backward(idx rows, idx width, const real *gradient, const rea
                 float one = wide(g[i]), normal = (wide(s[i]) - average) * inverse;
                 of_weight[i] += one * normal;
                 of_bias[i] += one;
-                r[i] = narrow(inverse * (one * weight[i] - level - normal * along));
+                r[i] = narrow(inverse * (one * wide(weight[i]) - level - normal * along));
             }
             if (!limit) memcpy(d, r, sizeof(real) * width);
             for (idx from = 0; limit && from < width; from += DRAWN) {
@@ -442,6 +460,7 @@ void residual_norm_backward(idx rows, idx width, const real *gradient, const rea
             for (idx i = 0; i < width; i++) of_dense[i] += wide(d[i]);
         }
     }
+    add_partial(threads, 3 * width, sums, total);
 }
 
 /* Attention in blocks of SIDE queries and SIDE keys, whose scores stay in cache (FlashAttention;
@@ -1381,22 +1400,28 @@ static void multiply_panel(idx depth, idx rows, idx side, const real *a, idx a_s
     }
 }
 
-/* out [rows, columns] = transpose of a [depth, rows], times b [depth, columns]. rows and columns are
- * multiples of TILE. Threads divide the wider operand. */
-void transposed_product(idx depth, idx rows, idx columns, const real *a, const real *b, real *out) {
+/* out [parts, rows, columns / parts] = transpose of a [depth, rows], times each of the blocks of
+ * columns of b [depth, columns]. rows and columns / parts are multiples of TILE; rows > columns only
+ * with a single part. Threads divide the wider operand. */
+void transposed_product(idx depth, idx rows, idx columns, idx parts, const real *a, const real *b,
+                        real *out) {
     int is_turned = rows > columns;
-    idx height = minimum(rows, columns), width = maximum(rows, columns);
+    idx height = minimum(rows, columns), width = maximum(rows, columns), part = width / parts;
     const real *left = is_turned ? b : a, *right = is_turned ? a : b;
     idx threads = omp_get_max_threads(), most = maximum(SUMS / height / TILE * TILE, TILE);
     idx panels = (width + most * threads - 1) / (most * threads) * threads;
-    idx side = padded((width + panels - 1) / panels);
+    idx panels_per_part = (panels + parts - 1) / parts;
+    idx side = padded((part + panels_per_part - 1) / panels_per_part);
 #pragma omp parallel
     {
         use_tiles();
-#pragma omp for schedule(dynamic)
-        for (idx at = 0; at < width; at += side)
-            multiply_panel(depth, height, minimum(side, width - at), left, height, right + at, width,
-                           is_turned, out + at * (is_turned ? columns : 1), columns);
+#pragma omp for collapse(2) schedule(dynamic)
+        for (idx first = 0; first < width; first += part)
+            for (idx at = 0; at < part; at += side)
+                multiply_panel(depth, height, minimum(side, part - at), left, height,
+                               right + first + at, width, is_turned,
+                               out + (is_turned ? at * columns : first * height + at),
+                               is_turned ? columns : part);
         _tile_release();
     }
 }

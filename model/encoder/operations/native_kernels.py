@@ -36,15 +36,15 @@ _SIGNATURES = {
     "random_words": "-nnp",
     "drop": "-npnif",
     "gelu_forward": "-nppi",
-    "gelu_backward": "-nnpppi",
+    "gelu_backward": "-nnppp",
     "residual_norm_forward": "-nnppnifppfppp",
-    "residual_norm_backward": "-nnppnifppppppi",
+    "residual_norm_backward": "-nnppnifpppppp",
     "norm_forward": "-nnpppfppp",
-    "norm_backward": "-nnppppppppi",
+    "norm_backward": "-nnpppppppp",
     "geglu_forward": "-nnppii",
     "geglu_backward": "-nnppp",
     "transpose": "-nnpp",
-    "column_sums": "-nnppi",
+    "column_sums": "-nnpp",
     "attention_forward": "-nnnpnnnpppnifpp",
     "attention_backward": "-nnnpnnnpppnifpppp",
     "may_use_tiles": "i",
@@ -59,7 +59,7 @@ _SIGNATURES = {
 _FLOAT32_PRODUCTS = {"product": "-nnnpnnpnnpiipn"}
 _TILE_PRODUCTS = {
     **_FLOAT32_PRODUCTS,
-    "transposed_product": "-nnnppp",
+    "transposed_product": "-nnnnppp",
     "orthogonalise": "-nnnppifff",
 }
 """Those of the products in float32, and of the ones for the tile unit (AMX) in bfloat16."""
@@ -89,15 +89,6 @@ class Kernels:
         self._functions[name](
             *[each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
         )
-
-    def column_sums(
-        self, name: str, *arguments: Tensor | float | None, shape: tuple[int, ...]
-    ) -> Tensor:
-        """Call a function whose threads sum columns each on their own; return the sums, float32."""
-        threads = torch.get_num_threads()
-        sums = torch.empty(threads, *shape)
-        self(name, *arguments, sums, threads)
-        return sums.sum(0)
 
 
 def kernels(dtype: torch.dtype = torch.bfloat16) -> Kernels | None:

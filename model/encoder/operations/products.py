@@ -137,15 +137,21 @@ def weight_gradient(x_TI: Tensor, dy_TO: Tensor, *, input_first: bool = False) -
 
 def transposed_product(left_TM: Tensor, right_TN: Tensor) -> Tensor:
     """left^T right, [M, N], without autograd."""
+    return transposed_products(left_TM, right_TN, count=1)[0]
+
+
+def transposed_products(left_TM: Tensor, right_TN: Tensor, *, count: int) -> Tensor:
+    """left^T times each of `count` blocks of right's columns, [count, M, N / count]."""
     (tokens, rows), columns = left_TM.shape, right_TN.shape[1]
     native = kernels_for(left_TM, right_TN)
-    fits = tokens and 0 < rows * columns <= MOST_SUMS and not (rows | columns) % TILE
-    if native is None or not native.has_tiles or not fits:
-        return product(transposed(left_TM), right_TN)
-    result_MN = left_TM.new_empty(rows, columns)
+    fits = tokens and 0 < rows * columns <= MOST_SUMS and not (rows | columns // count) % TILE
+    if native is None or not native.has_tiles or not fits or (count > 1 and rows > columns):
+        blocks = product(transposed(left_TM), right_TN).view(rows, count, columns // count)
+        return blocks.transpose(0, 1)
+    result = left_TM.new_empty(count, rows, columns // count)
     left_TM, right_TN = left_TM.contiguous(), right_TN.contiguous()
-    native("transposed_product", tokens, rows, columns, left_TM, right_TN, result_MN)
-    return result_MN
+    native("transposed_product", tokens, rows, columns, count, left_TM, right_TN, result)
+    return result
 
 
 def bias_gradient(dy_TO: Tensor) -> Tensor:
@@ -153,9 +159,9 @@ def bias_gradient(dy_TO: Tensor) -> Tensor:
     native = kernels_for(dy_TO)
     if native is None:
         return dy_TO.sum(0)
-    shape = dy_TO.shape
-    sums_O = native.column_sums("column_sums", *shape, dy_TO.contiguous(), shape=shape[1:])
-    return sums_O.to(dy_TO.dtype)
+    sums_O = dy_TO.new_empty(dy_TO.shape[1])
+    native("column_sums", *dy_TO.shape, dy_TO.contiguous(), sums_O)
+    return sums_O
 
 
 def transposed(x_TN: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 In:  the dense layer's output [T, H], the residual [T, H], scale and shift of the layer norm.
 Out: [T, H]; in the backward pass, the gradients of all of them.
 
-Layer norm statistics are at least float32. Scale and shift are passed in that dtype, or torch would
-round mean and deviation to bfloat16.
+Layer norm statistics are at least float32. torch's kernel gets scale and shift in that dtype, or it
+would round mean and deviation to bfloat16.
 """
 
 from typing import NamedTuple
@@ -65,12 +65,13 @@ def norm(
 ) -> tuple[Tensor, ResidualNorm]:
     """Layer norm and the tensors to save; no autograd."""
     native = kernels_for(x_TH)
-    weight_H, bias_H = wide(weight_H), None if bias_H is None else wide(bias_H)
     if native is None:
+        weight_H, bias_H = wide(weight_H), None if bias_H is None else wide(bias_H)
         output_TH, *statistics = torch.native_layer_norm(
             x_TH, weight_H.shape, weight_H, bias_H, eps
         )
         return output_TH, ResidualNorm(x_TH, *statistics)
+    weight_H, bias_H = weight_H.to(x_TH.dtype), None if bias_H is None else bias_H.to(x_TH.dtype)
     x_TH, output_TH = x_TH.contiguous(), torch.empty_like(x_TH)
     mean_T, deviation_T = torch.empty(2, len(x_TH))
     native("norm_forward", *x_TH.shape, x_TH, weight_H, bias_H, eps, output_TH, mean_T, deviation_T)
@@ -96,14 +97,12 @@ def norm_gradients(
         )
     residual_TH = None if residual_TH is None else residual_TH.contiguous()
     dx_TH = torch.empty_like(gradient_TH)
-    tokens, width = gradient_TH.shape
-    sums_2H = native.column_sums(
+    dweight_H, dbias_H = sums_2H = gradient_TH.new_empty(2, gradient_TH.shape[1])
+    native(
         "norm_backward",
-        *(tokens, width, gradient_TH, kept.sum_TH, wide(weight_H), kept.mean_T),
-        *(kept.deviation_T, residual_TH, dx_TH),
-        shape=(2, width),
+        *(*gradient_TH.shape, gradient_TH, kept.sum_TH, weight_H.to(gradient_TH.dtype)),
+        *(kept.mean_T, kept.deviation_T, residual_TH, dx_TH, sums_2H),
     )
-    dweight_H, dbias_H = sums_2H.to(gradient_TH.dtype)
     return dx_TH, dweight_H, dbias_H
 
 
@@ -125,13 +124,14 @@ def residual_norm(
         torch.add(residual_TH, dense_TH, alpha=draws.scale if draws else 1.0, out=dense_TH)
         return norm(dense_TH, weight_H, bias_H, eps)
     output = torch.empty_like(dense_TH)
-    statistics = torch.empty(2, len(dense_TH))
+    mean_T, deviation_T = torch.empty(2, len(dense_TH))
     native(
         "residual_norm_forward",
         *(*dense_TH.shape, dense_TH, residual_TH.contiguous(), *dropping(draws)),
-        *(wide(weight_H), wide(bias_H), eps, output, *statistics),
+        *(weight_H.to(dense_TH.dtype), bias_H.to(dense_TH.dtype), eps),
+        *(output, mean_T, deviation_T),
     )
-    return output, ResidualNorm(dense_TH, *statistics)
+    return output, ResidualNorm(dense_TH, mean_T, deviation_T)
 
 
 def residual_norm_gradients(
@@ -146,15 +146,14 @@ def residual_norm_gradients(
         if draws is not None:
             dense_TH = keep_(residual_TH * draws.scale, draws.mask())
         return ResidualGradients(residual_TH, dense_TH, dense_TH.sum(0), weight_H, bias_H)
-    tokens, width = gradient_TH.shape
     residual_TH, dense_TH = torch.empty_like(gradient_TH), torch.empty_like(gradient_TH)
-    sums_3H = native.column_sums(
+    weight_H, bias_H, dense_H = sums_3H = gradient_TH.new_empty(3, gradient_TH.shape[1])
+    native(
         "residual_norm_backward",
-        *(tokens, width, gradient_TH, kept.sum_TH, *dropping(draws), wide(norm_weight_H)),
-        *(kept.mean_T, kept.deviation_T, residual_TH, dense_TH),
-        shape=(3, width),
+        *(*gradient_TH.shape, gradient_TH, kept.sum_TH, *dropping(draws)),
+        *(norm_weight_H.to(gradient_TH.dtype), kept.mean_T, kept.deviation_T),
+        *(residual_TH, dense_TH, sums_3H),
     )
-    weight_H, bias_H, dense_H = sums_3H.to(gradient_TH.dtype)
     return ResidualGradients(residual_TH, dense_TH, dense_H, weight_H, bias_H)
 
 

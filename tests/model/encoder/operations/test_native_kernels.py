@@ -30,6 +30,7 @@ from model.encoder.operations.products import (
     product,
     transposed,
     transposed_product,
+    transposed_products,
 )
 from model.encoder.operations.residual import residual_norm, residual_norm_gradients
 from tests.model.encoder.encoder_builders import (
@@ -235,6 +236,19 @@ def test_a_product_without_rows_or_columns_is_empty(
     rows, depth, columns = shape
     left, weight = torch.ones(rows, depth, dtype=dtype), torch.ones(columns, depth, dtype=dtype)
     assert product(left, weight.mT).shape == (rows, columns)
+
+
+@both_types
+@pytest.mark.parametrize(("rows", "columns"), [(64, 96), (384, 1152), (96, 96), (7, 45)])
+def test_transposed_products_are_those_with_each_block_of_columns(
+    rows: int, columns: int, dtype: torch.dtype
+) -> None:
+    left = random_values(300, rows, dtype=dtype)
+    right = random_values(300, columns, seed=1, dtype=dtype)
+    found = transposed_products(left, right, count=3)
+    wanted = [transposed_product(left, block.contiguous()) for block in right.chunk(3, dim=1)]
+    tolerance = 0 if has_tiles(dtype) and rows % 32 == 0 else ROUNDING[dtype]
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=tolerance, atol=100 * tolerance)
 
 
 @needs_compiler
