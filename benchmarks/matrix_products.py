@@ -88,20 +88,23 @@ GRADIENTS = {
     "base, attention's output": (768, 3400, 768),
     "base, feed-forward part": (768, 3400, 3072),
 }
-DEEP = {
+FEW_ROWS = {
     "MiniLM, out of the feed-forward part": (416, 1536, 384),
     "the same, 640 tokens": (640, 1536, 384),
     "the same, 800 tokens": (800, 1536, 384),
     "gradient of its attention's input": (416, 1152, 384),
+    "its attention's output, 416 tokens": (416, 384, 384),
+    "L4 H256, attention's output, 512 tokens": (512, 256, 256),
+    "L2 H128, query, key and value, 512 tokens": (512, 128, 384),
 }
 KINDS = {
     "fp32": (Kind(of_a_step, (torch.mm, product), DEMO),),
     "bf16": (
         Kind(over_tokens, (library_gradient, transposed_product), GRADIENTS),
-        Kind(with_a_weight, (torch.mm, product), DEEP),
+        Kind(with_a_weight, (torch.mm, product), FEW_ROWS),
     ),
 }
-"""A step of the demo in fp32; in bf16, weight gradients and deep products of few rows."""
+"""A step of the demo in fp32; in bf16, weight gradients and products of few rows."""
 
 
 def main() -> None:

@@ -1456,56 +1456,60 @@ static void round_square(float factor, const float *sums, float share, const rea
     }
 }
 
-/* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added, for lines of a, columns of
- * b and lines of c that are contiguous. All sizes are multiples of TILE. Threads divide the
- * columns. */
-void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_across, const real *b,
-             idx b_down, idx b_across, const real *bias, int is_added, int is_symmetric, real *c,
-             idx stride) {
-    (void)a_across, (void)b_down, (void)is_symmetric;
-    idx threads = omp_get_max_threads(), side = padded((columns + threads - 1) / threads);
-    idx down = rows / TILE;
-#pragma omp parallel
-    {
-        use_tiles();
-        float *sums = scratch(sizeof(float) * rows * side + sizeof(real) * STEPS * TILE * side);
-        real *right = (real *)(sums + rows * side);
-#pragma omp for schedule(dynamic)
-        for (idx first = 0; first < columns; first += side) {
-            idx across = minimum(side, columns - first) / TILE;
-            for (idx begin = 0; begin < depth; begin += STEPS * TILE) {
-                idx steps = minimum(STEPS, (depth - begin) / TILE);
-                for (idx j = 0; j < across; j++)
-                    for (idx step = 0; step < steps; step++)
-                        tile_turned(b + (first + j * TILE) * b_across + begin + step * TILE, b_across,
-                                    right + (j * steps + step) * SQUARE);
-                for (idx j = 0; j < across; j++)
-                    for (idx i = 0; i < down; i++)
-                        add_steps(steps, a + i * TILE * a_down + begin, a_down, TILE,
-                                  right + j * steps * SQUARE, begin > 0,
-                                  sums + (j * down + i) * SQUARE);
-            }
-            for (idx j = 0; j < across; j++)
-                for (idx i = 0; i < down; i++) {
-                    real *to = c + i * TILE * stride + first + j * TILE;
-                    const real *more = is_added ? to : bias ? bias + first + j * TILE : NULL;
-                    round_square(1.0f, sums + (j * down + i) * SQUARE, 1.0f, more,
-                                 is_added ? stride : 0, to, stride);
-                }
-        }
-        _tile_release();
-    }
-}
-
 /* A right operand of in [TILE, TILE], as two tiles: pairs of its lines, columns in order */
-static void tile_paired(const real *in, real *out) {
+static void tile_paired(const real *in, idx stride, real *out) {
     for (int i = 0; i < LANES; i++)
         for (int half = 0; half < 2; half++) {
-            const __m256i *line = (const __m256i *)(in + 2 * i * TILE + half * LANES);
-            __m512i low = _mm512_cvtepu16_epi32(line[0]), high = _mm512_cvtepu16_epi32(line[2]);
+            const real *line = in + 2 * i * stride + half * LANES;
+            __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)line));
+            __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(line + stride)));
             _mm512_storeu_si512(out + half * SQUARE / 2 + i * TILE,
                                 _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
         }
+}
+
+/* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added, for lines of a, lines or
+ * columns of b, and lines of c that are contiguous. All sizes are multiples of TILE. Threads divide
+ * the columns. */
+void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_across, const real *b,
+             idx b_down, idx b_across, const real *bias, int is_added, int is_symmetric, real *c,
+             idx stride) {
+    (void)a_across, (void)is_symmetric;
+    idx threads = omp_get_max_threads(), side = padded((columns + threads - 1) / threads);
+    idx down = rows / TILE, all = depth / TILE;
+    idx most = all <= ONCE ? all : STEPS, kept = all <= ONCE ? 0 : SQUARE;
+#pragma omp parallel
+    {
+        use_tiles();
+        float *sums = scratch(sizeof(float) * (SQUARE + kept * down * (side / TILE)) +
+                              sizeof(real) * most * TILE * side);
+        real *right = (real *)(sums + SQUARE + kept * down * (side / TILE));
+#pragma omp for schedule(dynamic)
+        for (idx first = 0; first < columns; first += side) {
+            idx across = minimum(side, columns - first) / TILE;
+            for (idx begin = 0; begin < all; begin += most) {
+                idx steps = minimum(most, all - begin);
+                for (idx j = 0; j < across; j++)
+                    for (idx step = 0; step < steps; step++) {
+                        const real *in = b + (first + j * TILE) * b_across + (begin + step) * TILE * b_down;
+                        real *out = right + (j * steps + step) * SQUARE;
+                        if (b_across == 1) tile_paired(in, b_down, out);
+                        else tile_turned(in, b_across, out);
+                    }
+                for (idx i = 0; i < down; i++)
+                    for (idx j = 0; j < across; j++) {
+                        float *square = sums + (i * across + j) * kept;
+                        add_steps(steps, a + i * TILE * a_down + begin * TILE, a_down, TILE,
+                                  right + j * steps * SQUARE, begin > 0, square);
+                        if (begin + steps < all) continue;
+                        real *to = c + i * TILE * stride + first + j * TILE;
+                        const real *more = is_added ? to : bias ? bias + first + j * TILE : NULL;
+                        round_square(1.0f, square, 1.0f, more, is_added ? stride : 0, to, stride);
+                    }
+            }
+        }
+        _tile_release();
+    }
 }
 
 /* out = factor * a b + share * in, [down, across] squares of [TILE, TILE] each, where a has `depth`
@@ -1560,7 +1564,7 @@ void orthogonalise(idx matrices, idx rows, idx columns, const real *in, real *ou
                 multiply_squares(down, down, down, fifth, gram, right, third, gram, 1, factor);
                 for (idx j = 0; j < across; j++)
                     for (idx i = 0; i < down; i++)
-                        tile_paired(x + (i * across + j) * SQUARE, right + (j * down + i) * SQUARE);
+                        tile_paired(x + (i * across + j) * SQUARE, TILE, right + (j * down + i) * SQUARE);
                 multiply_squares(down, across, down, 1.0f, factor, right, first, x, 0, x);
             }
             for (idx at = 0; at < size; at += TILE)

@@ -41,7 +41,10 @@ from model.hardware import has_fast_fp32_library, machine_precision
 TILE = 32
 """Rows per tile of a transposition; for AMX, sizes are multiples of this."""
 
-FEW_ROWS, DEEP = 900, 3
+FEW_ROWS, SMALL_DEPTH, SMALL_COLUMNS = 512, 512, 1024
+"""Up to these sizes oneDNN spends much of a product on preparing it, and ours for AMX is faster."""
+
+UNEVEN_ROWS, DEEP = 900, 3
 """Up to that many rows, and from that ratio of depth to columns on, oneDNN gives the threads uneven
 shares of a product, and ours for AMX is faster."""
 
@@ -111,15 +114,17 @@ def _own_product(left_MK: Tensor, right_KN: Tensor) -> Kernels | None:
     if native is None:
         return None
     (rows, depth), columns = left_MK.shape, right_KN.shape[1]
+    if not (rows and depth and columns):
+        return None
     if left_MK.dtype == torch.float32:
-        is_fast = not has_fast_fp32_library() and rows and depth and columns
+        is_fast = not has_fast_fp32_library()
     else:
+        is_small = rows <= FEW_ROWS and depth <= SMALL_DEPTH and columns <= SMALL_COLUMNS
         is_fast = (
             native.has_tiles
-            and 0 < rows <= FEW_ROWS
-            and 0 < DEEP * columns <= depth
+            and (is_small or (rows <= UNEVEN_ROWS and DEEP * columns <= depth))
             and not (rows | depth | columns) % TILE
-            and left_MK.stride(1) == right_KN.stride(0) == 1
+            and left_MK.stride(1) == 1 in right_KN.stride()
         )
     return native if is_fast else None
 
