@@ -467,7 +467,8 @@ void residual_norm_backward(idx rows, idx width, const real *gradient, const rea
  * Dao et al. 2022). Operands have the input type; sums and softmax are float32. Scores are
  * transposed, [keys, queries]: each lane holds a query of its own, so the softmax needs no
  * reduction across lanes, and probabilities are directly an operand of the next product. The
- * backward pass recomputes them. Sizes are zero-padded to multiples of TILE. */
+ * backward pass recomputes them. Products work on whole tiles, padded with zeros along their depth,
+ * and elsewhere with anything; everything else, on the keys and the lanes of queries that exist. */
 #define SIDE 128
 /* Products read operands in units of 32 bits: pairs of bfloat16, or one float32 each */
 #define PAIR ((idx)(4 / sizeof(real)))
@@ -497,6 +498,7 @@ typedef float Matrix[SIDE * ROW + UNUSED];
 static inline idx minimum(idx a, idx b) { return a < b ? a : b; }
 static inline idx maximum(idx a, idx b) { return a > b ? a : b; }
 static inline idx padded(idx count) { return (count + TILE - 1) / TILE * TILE; }
+static inline idx in_lanes(idx count) { return (count + LANES - 1) / LANES * LANES; }
 
 /* sum += product of a pair with the pair in each column */
 static inline lanes add_products(lanes sum, pair x, pairs line) {
@@ -709,7 +711,7 @@ static void transpose_pairs(idx rows, idx columns, const pair *in, idx stride, p
 
 /* Convert the transpose of lines [rows, width] into a right operand */
 static void pair_columns(idx rows, idx width, const real *in, pair *out) {
-    transpose_pairs(padded(rows), padded(width) / PAIR, (const pair *)in, LINE / PAIR, out, ROW);
+    transpose_pairs(in_lanes(rows), padded(width) / PAIR, (const pair *)in, LINE / PAIR, out, ROW);
 }
 
 /* out [width, rows] is the transpose of lines [rows, width]; overwrites pairs */
@@ -747,10 +749,10 @@ static void pair_values(idx rows, idx columns, const float *in, pair *out) {
         }
 }
 
-/* out [rows, columns] = 0, in whole tiles */
+/* out [rows, columns] = 0, in whole lanes */
 static void clear(idx rows, idx columns, float *out) {
-    for (idx row = 0; row < padded(rows); row++)
-        for (idx i = 0; i < padded(columns); i += LANES) *(lanes *)(out + row * ROW + i) = (lanes){0};
+    for (idx row = 0; row < rows; row++)
+        for (idx i = 0; i < columns; i += LANES) *(lanes *)(out + row * ROW + i) = (lanes){0};
 }
 
 /* Convert values [rows, columns] into lines */
@@ -761,7 +763,7 @@ static void round_lines(idx rows, idx columns, const float *in, real *out) {
 /* out [rows, width], lines `stride` apart, = factor [rows] * transpose of in; overwrites transposed */
 static void round_transposed(idx rows, idx width, const float *factor, const float *in,
                              float *transposed, real *out, idx stride) {
-    transpose_pairs(padded(width), padded(rows), (const pair *)in, ROW, (pair *)transposed, ROW);
+    transpose_pairs(in_lanes(width), in_lanes(rows), (const pair *)in, ROW, (pair *)transposed, ROW);
     for (idx row = 0; row < rows; row++)
         round_line(width, factor[row], transposed + row * ROW, out + row * stride);
 }
@@ -871,7 +873,7 @@ static void rotate_back(const Head *h, idx at, idx tokens, float factor, float *
     }
 }
 
-/* At most SIDE queries, and keys in whole tiles */
+/* At most SIDE queries, and keys in strips of TILE */
 typedef struct { idx query, queries, key, keys; } Part;
 
 /* At most `most` queries from `query`, and the keys visible to them in the block from `key` */
@@ -882,49 +884,49 @@ static Part visible_part(const Head *h, idx query, idx most, idx key) {
     return (Part){query, queries, key + from, maximum(padded(to) - from, 0)};
 }
 
-/* TILE keys of a part */
-static Part strip_of(Part part, idx from) {
-    return (Part){part.query, part.queries, part.key + from, TILE};
+/* At most TILE keys of a part */
+static Part strip_of(const Head *h, Part part, idx from) {
+    idx key = part.key + from;
+    return (Part){part.query, part.queries, key, minimum(TILE, h->length - key)};
 }
 
 /* Set scores [keys, queries] to minus infinity where a query does not see a key */
-static void mask_scores(const Head *h, Part part, float *scores) {
-    idx columns = padded(part.queries), last = part.key + part.keys - 1;
-    int is_seen = last - h->of->after <= part.query && last < h->length &&
-                  part.query + part.queries - 1 - h->of->before <= part.key;
-    for (idx row = 0; !is_seen && row < part.keys; row++) {
-        idx key = part.key + row;
-        idx from = minimum(maximum(key - h->of->after - part.query, 0), columns);
-        idx to = maximum(key + h->of->before + 1 - part.query, 0);
-        if (key >= h->length) from = columns;
+static void mask_scores(const Head *h, Part strip, float *scores) {
+    idx columns = in_lanes(strip.queries), last = strip.key + strip.keys - 1;
+    int is_seen = last - h->of->after <= strip.query &&
+                  strip.query + strip.queries - 1 - h->of->before <= strip.key;
+    for (idx row = 0; !is_seen && row < strip.keys; row++) {
+        idx key = strip.key + row;
+        idx from = minimum(maximum(key - h->of->after - strip.query, 0), columns);
+        idx to = maximum(key + h->of->before + 1 - strip.query, 0);
         for (idx i = 0; i < from; i++) scores[row * ROW + i] = -INFINITY;
         for (idx i = to; i < columns; i++) scores[row * ROW + i] = -INFINITY;
     }
 }
 
-/* out [TILE, queries]: 1 if a probability is kept, 0 if it is dropped; four keys of a query share a
+/* out [keys, queries]: 1 if a probability is kept, 0 if it is dropped; four keys of a query share a
  * random word */
 static void draw_strip(const Head *h, Part strip, float *out) {
     uint64_t step = h->side / 4 * GOLDEN;
-    for (idx row = 0; row < TILE; row += 4) {
+    for (idx row = 0; row < strip.keys; row += 4) {
         uint64_t number = (h->number + strip.query * h->side + strip.key + row) / 4;
         uint64_t first = h->of->stream + (number + 1) * GOLDEN;
         uint32_t bits[2][SIDE];
-        for (int i = 0; i < padded(strip.queries); i++) {
+        for (int i = 0; i < in_lanes(strip.queries); i++) {
             uint64_t word = mixed(first + i * step);
             bits[0][i] = word;
             bits[1][i] = word >> 32;
         }
         for (int j = 0; j < 4; j++)
-            for (idx i = 0; i < padded(strip.queries); i++)
+            for (idx i = 0; i < in_lanes(strip.queries); i++)
                 out[(row + j) * ROW + i] = kept(bits[j / 2][i] >> 16 * (j % 2), h->of->limit);
     }
 }
 
-/* values [TILE, queries] *= factors */
-static void scale_strip(idx queries, const float *factors, float *values) {
-    for (idx row = 0; row < TILE; row++)
-        for (idx i = 0; i < padded(queries); i++) values[row * ROW + i] *= factors[row * ROW + i];
+/* values [keys, queries] *= factors */
+static void scale_strip(Part strip, const float *factors, float *values) {
+    for (idx row = 0; row < strip.keys; row++)
+        for (idx i = 0; i < in_lanes(strip.queries); i++) values[row * ROW + i] *= factors[row * ROW + i];
 }
 
 /* Running softmax of TILE queries: maxima in units of ln 2, and sums of 2^(score - maximum) */
@@ -936,13 +938,13 @@ typedef struct { float largest[TILE], sum[TILE]; } Softmax;
  * it is raised when a sum gets halfway to float32's limit. */
 #define MOST 0x1p64f
 
-/* Raise the maxima to those of factor * scores [TILE, queries], and rescale sums, and values [width,
+/* Raise the maxima to those of factor * scores [keys, queries], and rescale sums, and values [width,
  * queries], accordingly */
-static void raise_maxima(idx queries, float factor, const float *scores, Softmax *softmax,
-                         idx width, float *values) {
-    for (idx i = 0; i < padded(queries); i += LANES) {
+static void raise_maxima(Part strip, float factor, const float *scores, Softmax *softmax, idx width,
+                         float *values) {
+    for (idx i = 0; i < strip.queries; i += LANES) {
         lanes *largest = (lanes *)(softmax->largest + i), before = *largest, found = before;
-        for (idx row = 0; row < TILE; row++)
+        for (idx row = 0; row < strip.keys; row++)
             found = larger(found, factor * *(const lanes *)(scores + row * ROW + i));
         lanes shrink = power_of_two(before - found);
         *largest = found;
@@ -951,20 +953,20 @@ static void raise_maxima(idx queries, float factor, const float *scores, Softmax
     }
 }
 
-/* weights, a right operand [TILE, queries], = 2^(factor * scores - maximum), times `kept` if given;
- * sums: the present ones plus the weights as rounded, before dropout. Fetches the keys that follow,
+/* weights, a right operand [TILE, queries], = 2^(factor * scores - maximum), times `kept` if given,
+ * and 0 behind the last key; sums: the present ones plus the weights as rounded, before dropout. Fetches the keys that follow,
  * from `next`. Returns whether a sum exceeds MOST, or is NaN. */
-static int exponentiate(idx queries, float factor, const float *scores, const float *kept,
+static int exponentiate(Part strip, float factor, const float *scores, const float *kept,
                         const Softmax *softmax, float *sums, pair *weights, const real *next) {
     pairs beyond = {0};
-    for (idx i = 0; i < padded(queries); i += LANES) {
+    for (idx i = 0; i < strip.queries; i += LANES) {
         lanes largest = *(const lanes *)(softmax->largest + i);
         lanes sum = *(const lanes *)(softmax->sum + i);
         for (idx row = 0; row < TILE; row += PAIR) {
-            lanes powers[PAIR];
+            lanes powers[PAIR] = {0};
             for (idx part = 0; part < 2; part++)
                 __builtin_prefetch(next + (row + i / LANES) * LINE + part * TILE);
-            for (int k = 0; k < PAIR; k++) {
+            for (int k = 0; k < PAIR && row + k < strip.keys; k++) {
                 idx at = (row + k) * ROW + i;
                 powers[k] = rounded(power_of_two(factor * *(const lanes *)(scores + at) - largest));
                 sum += powers[k];
@@ -1033,7 +1035,7 @@ static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_
     float *kept = h->of->limit ? w->kept : NULL;
     Softmax *softmax = q->softmax + at / TILE;
     for (idx from = 0; from < part.keys; from += TILE) {
-        Part strip = strip_of(part, from);
+        Part strip = strip_of(h, part, from);
         const real *keys = of_keys->key + (skipped + from) * LINE, *next = keys + TILE * LINE;
         pair *weights = w->weights + from / PAIR * ROW;
         float sums[TILE];
@@ -1041,12 +1043,12 @@ static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_
         mask_scores(h, strip, scores);
         if (kept) draw_strip(h, strip, kept);
         if (softmax->largest[0] == LOWEST ||
-            exponentiate(queries, factor, scores, kept, softmax, sums, weights, next)) {
+            exponentiate(strip, factor, scores, kept, softmax, sums, weights, next)) {
             multiply(width, queries, from - summed, of_keys->value + skipped + summed,
                      w->weights + summed / PAIR * ROW, 1, context);
             summed = from;
-            raise_maxima(queries, factor, scores, softmax, padded(width), context);
-            exponentiate(queries, factor, scores, kept, softmax, sums, weights, next);
+            raise_maxima(strip, factor, scores, softmax, width, context);
+            exponentiate(strip, factor, scores, kept, softmax, sums, weights, next);
         }
         memcpy(softmax->sum, sums, sizeof sums);
     }
@@ -1154,26 +1156,27 @@ static void prepare_block(const Head *h, idx at, Workspace *w, const real *out,
     pair_lines(tokens, width, w->lines, block->gradient);
     pair_columns(tokens, width, w->lines, block->gradient_transposed);
     clear(width, tokens, block->dquery);
-    memset(block->log_sums, 0, sizeof block->log_sums);
-    memset(block->along, 0, sizeof block->along);
+    memset(block->log_sums, 0, sizeof(float) * in_lanes(tokens));
+    memset(block->along, 0, sizeof(float) * in_lanes(tokens));
     memcpy(block->log_sums, log_sums + at, sizeof(float) * tokens);
     for (idx i = 0; i < tokens; i++)
         for (idx j = 0; j < width; j++)
             block->along[i] += wide(w->lines[i * LINE + j]) * wide(out[(at + i) * line + j]);
 }
 
-/* scores [TILE, queries] become probabilities; gradient, with respect to scale times the kept ones,
- * becomes that of the scores */
+/* scores [keys, queries] become probabilities; gradient, with respect to scale times the kept ones,
+ * becomes that of the scores; both become 0 behind the last key and in unused lanes */
 static void softmax_backward(Part strip, float scale, float factor, const Block *of_queries,
                             float *scores, float *gradient) {
     for (idx i = 0; i < padded(strip.queries); i += LANES) {
-        lanes log_sum = *(const lanes *)(of_queries->log_sums + i);
-        lanes along = *(const lanes *)(of_queries->along + i);
-        for (idx row = 0; row < TILE; row++) {
+        idx keys = i < strip.queries ? strip.keys : 0;
+        for (idx row = 0; row < keys; row++) {
             lanes *s = (lanes *)(scores + row * ROW + i), *g = (lanes *)(gradient + row * ROW + i);
-            *s = power_of_two(LOG2E * factor * *s - log_sum);
-            *g = *s * (scale * *g - along);
+            *s = power_of_two(LOG2E * factor * *s - *(const lanes *)(of_queries->log_sums + i));
+            *g = *s * (scale * *g - *(const lanes *)(of_queries->along + i));
         }
+        for (idx row = keys; row < TILE; row++)
+            *(lanes *)(scores + row * ROW + i) = *(lanes *)(gradient + row * ROW + i) = (lanes){0};
     }
 }
 
@@ -1184,7 +1187,7 @@ static void part_backward(const Head *h, Part part, Workspace *w, Block *of_quer
     idx width = h->of->width, queries = part.queries, columns = padded(queries);
     idx skipped = part.key - key;
     for (idx from = 0; from < part.keys; from += TILE) {
-        Part strip = strip_of(part, from);
+        Part strip = strip_of(h, part, from);
         idx first = skipped + from;
         multiply(TILE, queries, width, of_keys->key + first * LINE, of_queries->query_transposed, 0,
                  w->scores);
@@ -1193,11 +1196,11 @@ static void part_backward(const Head *h, Part part, Workspace *w, Block *of_quer
                  w->gradient);
         if (h->of->limit) {
             draw_strip(h, strip, w->kept);
-            scale_strip(queries, w->kept, w->gradient);
+            scale_strip(strip, w->kept, w->gradient);
         }
         softmax_backward(strip, h->of->scale, 1.0f / sqrtf(width), of_queries, w->scores,
                         w->gradient);
-        if (h->of->limit) scale_strip(queries, w->kept, w->scores);
+        if (h->of->limit) scale_strip(strip, w->kept, w->scores);
         round_lines(TILE, columns, w->scores, w->lines);
         multiply(TILE, width, queries, w->lines, of_queries->gradient, 1, dvalue + first * ROW);
         round_lines(TILE, columns, w->gradient, w->lines);
@@ -1238,8 +1241,8 @@ static void head_backward(const Head *h, Workspace *w, Block *blocks, const real
     }
     for (idx at = 0; at < h->length; at += SIDE) {
         idx queries = minimum(SIDE, h->length - at);
-        transpose_pairs(padded(width), padded(queries), (const pair *)blocks[at / SIDE].dquery, ROW,
-                   (pair *)w->scores, ROW);
+        transpose_pairs(in_lanes(width), in_lanes(queries), (const pair *)blocks[at / SIDE].dquery,
+                        ROW, (pair *)w->scores, ROW);
         rotate_back(h, at, queries, factor, w->scores, dparts);
     }
 }
