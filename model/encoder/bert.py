@@ -138,7 +138,15 @@ class FeedForward(nn.Module):
             return self.composed(hidden_TH, noise)
         draws = draw(noise, hidden_TH.numel(), probability=self.dropout_prob)
         parameters = self._parameters.values()
-        return apply(_FeedForward, hidden_TH, draws, self.activation, self.eps, *parameters)
+        return apply(
+            _FeedForward,
+            hidden_TH,
+            draws,
+            self.activation,
+            self.eps,
+            torch.is_grad_enabled(),
+            *parameters,
+        )
 
     def composed(self, hidden_TH: Tensor, noise: Noise | None) -> Tensor:
         """`forward` in plain torch operations, which torch can compile for a GPU."""
@@ -234,11 +242,12 @@ class _FeedForward(torch.autograd.Function):
         draws: Draws | None,
         gelu: str,
         eps: float,
+        is_kept: bool,
         *parameters: Tensor,
     ) -> Tensor:
         in_weight_HI, in_bias_I, out_weight_HI, out_bias_H, norm_weight_H, norm_bias_H = parameters
         inner_TI = affine(hidden_TH, in_weight_HI, in_bias_I, input_first=True)
-        active_TI, kept_TI = activate_(inner_TI, gelu)
+        active_TI, kept_TI = activate_(inner_TI, gelu, is_kept=is_kept)
         dense_TH = affine(active_TI, out_weight_HI, out_bias_H)
         output_TH, kept = residual_norm(
             dense_TH, hidden_TH, (norm_weight_H, norm_bias_H, eps), draws
@@ -261,6 +270,7 @@ class _FeedForward(torch.autograd.Function):
         )
         return (
             product(dinner_TI, in_weight_HI.mT, added_to_MN=end.residual_TH),
+            None,
             None,
             None,
             None,

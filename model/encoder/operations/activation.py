@@ -22,8 +22,8 @@ def activation(values: Tensor, name: str) -> Tensor:
     return functional.gelu(values, approximate=APPROXIMATION[name])
 
 
-def activate_(values_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """`activation` without autograd, [T, I], and the input of `activation_gradients`, [T, I].
+def activate_(values_TI: Tensor, name: str, *, is_kept: bool = True) -> tuple[Tensor, Tensor]:
+    """`activation` without autograd, [T, I], and, if kept, the input of `activation_gradients`.
 
     The native kernel returns the slopes, which come almost for free with the values; it overwrites
     `values_TI` with the result.
@@ -31,9 +31,9 @@ def activate_(values_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:
     native = kernels_for(values_TI)
     if native is None:
         return activation(values_TI, name), values_TI
-    slopes_TI = torch.empty_like(values_TI)
+    slopes_TI = torch.empty_like(values_TI) if is_kept else None
     native("gelu_forward", values_TI.numel(), values_TI, slopes_TI, int(name == "gelu_tanh"))
-    return values_TI, slopes_TI
+    return values_TI, values_TI if slopes_TI is None else slopes_TI
 
 
 def activation_gradients(gradient_TI: Tensor, kept_TI: Tensor, name: str) -> tuple[Tensor, Tensor]:

@@ -175,7 +175,7 @@ void drop(idx count, real *values, idx stream, int limit, float scale) {
     }
 }
 
-/* values [count] = gelu(values); slopes: its derivative */
+/* values [count] = gelu(values); slopes, unless NULL: its derivative */
 void gelu_forward(idx count, real *values, real *slopes, int is_tanh) {
 #pragma omp parallel for schedule(static)
     for (idx first = 0; first < count; first += DRAWN) {
@@ -195,7 +195,7 @@ void gelu_forward(idx count, real *values, real *slopes, int is_tanh) {
                 slope[i] = gelu.slope;
             }
         round_line(some, 1.0f, value, x);
-        round_line(some, 1.0f, slope, slopes + first);
+        if (slopes) round_line(some, 1.0f, slope, slopes + first);
     }
 }
 
