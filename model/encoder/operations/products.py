@@ -41,7 +41,7 @@ from model.hardware import has_fast_fp32_library, machine_precision
 TILE = 32
 """Rows per tile of a transposition; for AMX, sizes are multiples of this."""
 
-FEW_ROWS, SMALL_DEPTH, SMALL_COLUMNS = 512, 512, 1024
+FEW_ROWS, SMALL_DEPTH, SMALL_COLUMNS = 512, 512, 1152
 """Up to these sizes oneDNN spends much of a product on preparing it, and ours for AMX is faster."""
 
 UNEVEN_ROWS, DEEP = 900, 3
