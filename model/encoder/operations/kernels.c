@@ -536,11 +536,13 @@ static void use_tiles(void) {
     _tile_loadconfig(&tiles);
 }
 
-/* c = a b for a depth of at most two tiles: those of a stay in registers for all columns */
+/* c = a b for a depth of at most two tiles: those of a stay in registers for all columns. Of the
+ * last TILE rows, the upper half is multiplied alone if the others are unused. */
 static void multiply_shallow_tiles(idx rows, idx columns, idx depth, const real *a, const pair *b,
                                    float *c) {
     for (idx i = 0; i < rows; i += TILE) {
         const real *left = a + i * LINE;
+        int has_lower = i + 16 < rows;
         _tile_loadd(2, left, 2 * LINE);
         _tile_loadd(3, left + 16 * LINE, 2 * LINE);
         if (depth > TILE) {
@@ -553,20 +555,21 @@ static void multiply_shallow_tiles(idx rows, idx columns, idx depth, const real 
             _tile_zero(1);
             _tile_loadd(6, b + j, 4 * ROW);
             _tile_dpbf16ps(0, 2, 6);
-            _tile_dpbf16ps(1, 3, 6);
+            if (has_lower) _tile_dpbf16ps(1, 3, 6);
             if (depth > TILE) {
                 _tile_loadd(7, b + TILE / 2 * ROW + j, 4 * ROW);
                 _tile_dpbf16ps(0, 4, 7);
-                _tile_dpbf16ps(1, 5, 7);
+                if (has_lower) _tile_dpbf16ps(1, 5, 7);
             }
             _tile_stored(0, out, 4 * ROW);
-            _tile_stored(1, out + 16 * ROW, 4 * ROW);
+            if (has_lower) _tile_stored(1, out + 16 * ROW, 4 * ROW);
         }
     }
 }
 
 static void multiply_tiles(idx rows, idx columns, idx depth, const real *a, const pair *b,
                            int is_added, float *c) {
+    depth = padded(depth);
     if (depth <= 2 * TILE && !is_added) {
         multiply_shallow_tiles(rows, columns, depth, a, b, c);
         return;
@@ -608,13 +611,13 @@ static void multiply_tiles(idx rows, idx columns, idx depth, const real *a, cons
 /* c [rows, columns] = a b, or c += a b if is_added; in whole tiles */
 static void multiply(idx rows, idx columns, idx depth, const real *a, const pair *b, int is_added,
                      float *c) {
-    rows = padded(rows), columns = padded(columns), depth = padded(depth);
 #if defined(MAY_HAVE_TILES)
     if (has_tiles()) {
         multiply_tiles(rows, columns, depth, a, b, is_added, c);
         return;
     }
 #endif
+    rows = padded(rows), columns = padded(columns), depth = padded(depth);
     for (idx j = 0; j < columns; j += 2 * LANES)
         for (idx i = 0; i < rows; i += ROWS) {
             lanes left[ROWS] = {0}, right[ROWS] = {0};
@@ -1039,7 +1042,7 @@ static void part_forward(const Head *h, Part part, Workspace *w, const Keys *of_
         const real *keys = of_keys->key + (skipped + from) * LINE, *next = keys + TILE * LINE;
         pair *weights = w->weights + from / PAIR * ROW;
         float sums[TILE];
-        multiply(TILE, queries, width, keys, q->query + at, 0, scores);
+        multiply(strip.keys, queries, width, keys, q->query + at, 0, scores);
         mask_scores(h, strip, scores);
         if (kept) draw_strip(h, strip, kept);
         if (softmax->largest[0] == LOWEST ||
@@ -1189,11 +1192,11 @@ static void part_backward(const Head *h, Part part, Workspace *w, Block *of_quer
     for (idx from = 0; from < part.keys; from += TILE) {
         Part strip = strip_of(h, part, from);
         idx first = skipped + from;
-        multiply(TILE, queries, width, of_keys->key + first * LINE, of_queries->query_transposed, 0,
-                 w->scores);
+        multiply(strip.keys, queries, width, of_keys->key + first * LINE,
+                 of_queries->query_transposed, 0, w->scores);
         mask_scores(h, strip, w->scores);
-        multiply(TILE, queries, width, of_keys->value + first * LINE, of_queries->gradient_transposed, 0,
-                 w->gradient);
+        multiply(strip.keys, queries, width, of_keys->value + first * LINE,
+                 of_queries->gradient_transposed, 0, w->gradient);
         if (h->of->limit) {
             draw_strip(h, strip, w->kept);
             scale_strip(strip, w->kept, w->gradient);
