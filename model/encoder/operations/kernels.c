@@ -578,32 +578,36 @@ static void multiply_tiles(idx rows, idx columns, idx depth, const real *a, cons
         for (idx i = 0; i < rows; i += TILE) {
             const real *left = a + i * LINE;
             float *out = c + i * ROW + j;
+            int is_wide = j + 16 < columns, is_tall = i + 16 < rows;
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
             if (is_added) {
                 _tile_loadd(0, out, 4 * ROW);
-                _tile_loadd(1, out + 16, 4 * ROW);
-                _tile_loadd(2, out + 16 * ROW, 4 * ROW);
-                _tile_loadd(3, out + 16 * ROW + 16, 4 * ROW);
-            } else {
-                _tile_zero(0);
-                _tile_zero(1);
-                _tile_zero(2);
-                _tile_zero(3);
+                if (is_wide) _tile_loadd(1, out + 16, 4 * ROW);
+                if (is_tall) _tile_loadd(2, out + 16 * ROW, 4 * ROW);
+                if (is_wide && is_tall) _tile_loadd(3, out + 16 * ROW + 16, 4 * ROW);
             }
             for (idx k = 0; k < depth; k += TILE) {
                 const pair *right = b + k / 2 * ROW + j;
                 _tile_loadd(4, left + k, 2 * LINE);
-                _tile_loadd(5, left + 16 * LINE + k, 2 * LINE);
                 _tile_loadd(6, right, 4 * ROW);
-                _tile_loadd(7, right + 16, 4 * ROW);
                 _tile_dpbf16ps(0, 4, 6);
-                _tile_dpbf16ps(1, 4, 7);
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
+                if (is_tall) {
+                    _tile_loadd(5, left + 16 * LINE + k, 2 * LINE);
+                    _tile_dpbf16ps(2, 5, 6);
+                }
+                if (is_wide) {
+                    _tile_loadd(7, right + 16, 4 * ROW);
+                    _tile_dpbf16ps(1, 4, 7);
+                    if (is_tall) _tile_dpbf16ps(3, 5, 7);
+                }
             }
             _tile_stored(0, out, 4 * ROW);
-            _tile_stored(1, out + 16, 4 * ROW);
-            _tile_stored(2, out + 16 * ROW, 4 * ROW);
-            _tile_stored(3, out + 16 * ROW + 16, 4 * ROW);
+            if (is_wide) _tile_stored(1, out + 16, 4 * ROW);
+            if (is_tall) _tile_stored(2, out + 16 * ROW, 4 * ROW);
+            if (is_wide && is_tall) _tile_stored(3, out + 16 * ROW + 16, 4 * ROW);
         }
 }
 #endif
@@ -1205,9 +1209,9 @@ static void part_backward(const Head *h, Part part, Workspace *w, Block *of_quer
                         w->gradient);
         if (h->of->limit) scale_strip(strip, w->kept, w->scores);
         round_lines(TILE, columns, w->scores, w->lines);
-        multiply(TILE, width, queries, w->lines, of_queries->gradient, 1, dvalue + first * ROW);
+        multiply(strip.keys, width, queries, w->lines, of_queries->gradient, 1, dvalue + first * ROW);
         round_lines(TILE, columns, w->gradient, w->lines);
-        multiply(TILE, width, queries, w->lines, of_queries->query, 1, dkey + first * ROW);
+        multiply(strip.keys, width, queries, w->lines, of_queries->query, 1, dkey + first * ROW);
         pair_values(TILE, columns, w->gradient, w->weights + from / PAIR * ROW);
     }
     if (part.keys)
