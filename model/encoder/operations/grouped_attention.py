@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -77,12 +77,23 @@ class Group:
         return bool((self.lengths != self.length).any())
 
 
+class Indices(NamedTuple):
+    """The mapping between tokens and rows [group, sequence, head, position]; int64."""
+
+    token_head_of_row: Tensor
+    """[R]: token * A + head of each row. Padding repeats the last token of its sequence; padding
+    sequences repeat the first token of the batch."""
+
+    row_of_token_head: Tensor
+    """[T * A]: the inverse mapping, without padding."""
+
+    padding_rows: Tensor
+    """[P]: rows that are padding."""
+
+
 @dataclass(frozen=True)
 class Grouping:
-    """The groups, and the mapping between tokens and rows [group, sequence, head, position].
-
-    The mapping is built when it is first used: the kernel needs only the groups.
-    """
+    """The groups, and for the path without the kernel, their indices."""
 
     groups: tuple[Group, ...]
     scores: int
@@ -98,8 +109,8 @@ class Grouping:
         return sum(group.sequences * self.heads * group.length for group in self.groups)
 
     @cached_property
-    def _row_tokens(self) -> tuple[Lengths, npt.NDArray[np.bool_]]:
-        """[R] token * A + head of each row, and whether the row is padding."""
+    def indices(self) -> Indices:
+        """The mapping between tokens and rows, built when it is first used."""
         token_heads, padding = [], []
         every_head = np.arange(self.heads)[None, :, None]
         for group in self.groups:
@@ -108,40 +119,24 @@ class Grouping:
             token_heads.append((tokens[:, None] * self.heads + every_head).ravel())
             outside = places >= group.lengths[:, None]
             padding.append(np.repeat(outside, self.heads, axis=0).ravel())
-        return np.concatenate(token_heads), np.concatenate(padding)
-
-    @cached_property
-    def token_head_of_row(self) -> Tensor:
-        """[R] int64: token * A + head of each row.
-
-        Padding repeats the last token of its sequence; padding sequences, the batch's first token.
-        """
-        return on(self.device, torch.from_numpy(self._row_tokens[0]))
-
-    @cached_property
-    def row_of_token_head(self) -> Tensor:
-        """[T * A] int64: the inverse mapping, without padding."""
-        token_heads, is_padding = self._row_tokens
-        rows = np.empty(int((~is_padding).sum()), np.int64)
-        rows[token_heads[~is_padding]] = np.flatnonzero(~is_padding)
-        return on(self.device, torch.from_numpy(rows))
-
-    @cached_property
-    def padding_rows(self) -> Tensor:
-        """[P] int64: rows that are padding."""
-        return on(self.device, torch.from_numpy(np.flatnonzero(self._row_tokens[1])))
+        token_head_of_row, is_padding = np.concatenate(token_heads), np.concatenate(padding)
+        filled = np.flatnonzero(~is_padding)
+        row_of_token_head = np.empty(len(filled), np.int64)
+        row_of_token_head[token_head_of_row[filled]] = filled
+        found = (token_head_of_row, row_of_token_head, np.flatnonzero(is_padding))
+        return Indices(*(on(self.device, torch.from_numpy(each)) for each in found))
 
     @cached_property
     def gather_index(self) -> Tensor:
         """[3 R]: index of the query, key and value of every row in [T, 3, A]."""
-        token = self.token_head_of_row // self.heads
-        first = token * (2 * self.heads) + self.token_head_of_row
+        token_head = self.indices.token_head_of_row
+        first = token_head // self.heads * (2 * self.heads) + token_head
         return torch.cat((first, first + self.heads, first + 2 * self.heads))
 
     @cached_property
     def scatter_index(self) -> Tensor:
         """[T * 3 * A]: index of the query, key and value of every token in [3, R]."""
-        row = self.row_of_token_head.view(-1, 1, self.heads)
+        row = self.indices.row_of_token_head.view(-1, 1, self.heads)
         return torch.cat((row, row + self.rows, row + 2 * self.rows), dim=1).view(-1)
 
 
@@ -344,15 +339,15 @@ class GroupedAttention:
             _, _, value = self._parts(rows_3RK, group)
             context = self._rows(context_RK, group)
             scaled_product(self._scores(dropped, group), value, scale, out=context)
-        context_TAK = context_RK.index_select(0, grouping.row_of_token_head)
+        context_TAK = context_RK.index_select(0, grouping.indices.row_of_token_head)
         return context_TAK.view(tokens, heads, width), (rows_3RK, weights, dropped)
 
     def _backward_in_groups(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
         grouping, width, scale = self.grouping, gradient_TAK.shape[-1], dropping(draws)[-1]
         rows_3RK, weights, dropped = kept
-        index = grouping.token_head_of_row
+        index = grouping.indices.token_head_of_row
         gradient_RK = gradient_TAK.reshape(-1, width).index_select(0, index)
-        gradient_RK.index_fill_(0, grouping.padding_rows, 0.0)
+        gradient_RK.index_fill_(0, grouping.indices.padding_rows, 0.0)
         drows_3RK = torch.empty_like(rows_3RK)
         dscores = torch.empty_like(weights)
         for group in grouping.groups:

@@ -40,10 +40,10 @@ def test_weight_gradients_come_in_the_weights_own_orientation(
 def test_every_token_has_one_row_and_padding_none() -> None:
     lengths = np.array([5, 40, 40, 17, 40, 3])
     grouping = group_sequences(lengths, heads=3)
-    back = grouping.row_of_token_head
-    assert torch.equal(grouping.token_head_of_row[back], torch.arange(int(lengths.sum()) * 3))
-    assert len(grouping.padding_rows) == grouping.rows - len(back)
-    assert not set(grouping.padding_rows.tolist()) & set(back.tolist())
+    token_head_of_row, back, padding_rows = grouping.indices
+    assert torch.equal(token_head_of_row[back], torch.arange(int(lengths.sum()) * 3))
+    assert len(padding_rows) == grouping.rows - len(back)
+    assert not set(padding_rows.tolist()) & set(back.tolist())
 
 
 def test_equal_lengths_are_one_group_without_padding() -> None:
