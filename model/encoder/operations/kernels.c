@@ -1478,6 +1478,11 @@ static void tile_paired(const real *in, idx stride, real *out) {
         }
 }
 
+/* Fetch TILE lines, which may be beyond the end of their matrix */
+static inline void fetch_lines(const real *in, idx stride) {
+    for (idx row = 0; row < TILE; row++) __builtin_prefetch(in + row * stride, 0, 2);
+}
+
 /* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added, for lines of a, lines or
  * columns of b, and lines of c that are contiguous. All sizes are multiples of TILE. Threads divide
  * the columns. */
@@ -1486,7 +1491,7 @@ void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_
              idx stride) {
     (void)a_across, (void)is_symmetric;
     idx threads = omp_get_max_threads(), side = padded((columns + threads - 1) / threads);
-    idx down = rows / TILE, all = depth / TILE;
+    idx down = rows / TILE, all = depth / TILE, b_stride = b_across == 1 ? b_down : b_across;
     idx most = all <= ONCE ? all : STEPS, kept = all <= ONCE ? 0 : SQUARE;
 #pragma omp parallel
     {
@@ -1503,6 +1508,7 @@ void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_
                     for (idx step = 0; step < steps; step++) {
                         const real *in = b + (first + j * TILE) * b_across + (begin + step) * TILE * b_down;
                         real *out = right + (j * steps + step) * SQUARE;
+                        fetch_lines(in + TILE * b_stride, b_stride);
                         if (b_across == 1) tile_paired(in, b_down, out);
                         else tile_turned(in, b_across, out);
                     }
