@@ -218,7 +218,7 @@ class AdamW(torch.optim.AdamW):
         parameters = self._with_gradients(group)
         if not parameters:
             return
-        states = [self._state_of(parameter) for parameter in parameters]
+        states = self._states(parameters)
         updates = 1 + self._updates_done(group)
         torch._foreach_add_([state["step"] for state in states], 1.0)
         (beta1, beta2), root, scale = group["betas"], 1.0, 1.0
@@ -256,11 +256,23 @@ class AdamW(torch.optim.AdamW):
         rounded = self.kept.gradients if self.kept is not None else {}
         return _addresses(p.grad for p in parameters), _addresses(map(rounded.get, parameters))
 
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.state[parameter]
-        if not state:
-            state.update(_zero_state(parameter))
-        return state
+    def _states(self, parameters: list[Tensor]) -> list[dict[str, Tensor]]:
+        """States of parameters on one device, created if missing.
+
+        Moments created together share a tensor, so that each thread clears one large part of it:
+        threads clearing small tensors by turns wait for each other's pages, for twice the time.
+        """
+        new = [parameter for parameter in parameters if not self.state[parameter]]
+        if new:
+            sizes = [parameter.numel() for parameter in new]
+            moments = (half.split(sizes) for half in new[0].new_zeros(2, sum(sizes)))
+            for parameter, first, second in zip(new, *moments, strict=True):
+                self.state[parameter] = {
+                    "step": torch.zeros(()),
+                    "exp_avg": first.view_as(parameter),
+                    "exp_avg_sq": second.view_as(parameter),
+                }
+        return [self.state[parameter] for parameter in parameters]
 
     def _updates_done(self, group: ParameterGroup) -> int:
         if self.updates is not None:
@@ -314,7 +326,7 @@ class Muon(AdamW):
             by_shape.setdefault(parameter.shape, []).append(parameter)
         decay = matrices["lr"] * matrices["weight_decay"]
         for shape, parameters in by_shape.items():
-            states = [self._state_of(parameter) for parameter in parameters]
+            states = self._states(parameters)
             momenta = [state["exp_avg"] for state in states]
             torch._foreach_add_([state["step"] for state in states], 1.0)
             length = matrices["lr"] * MUON_SCALE * math.sqrt(max(shape))
