@@ -267,11 +267,7 @@ class AdamW(torch.optim.AdamW):
             sizes = [parameter.numel() for parameter in new]
             moments = (half.split(sizes) for half in new[0].new_zeros(2, sum(sizes)))
             for parameter, first, second in zip(new, *moments, strict=True):
-                self.state[parameter] = {
-                    "step": torch.zeros(()),
-                    "exp_avg": first.view_as(parameter),
-                    "exp_avg_sq": second.view_as(parameter),
-                }
+                self.state[parameter] = _state(first.view_as(parameter), second.view_as(parameter))
         return [self.state[parameter] for parameter in parameters]
 
     def _updates_done(self, group: ParameterGroup) -> int:
@@ -364,11 +360,14 @@ class Muon(AdamW):
 
 def _zero_state(parameter: Tensor, *, count_on: torch.device | str = "cpu") -> dict[str, Tensor]:
     """The state of a parameter before its first update; the count stays on the host by default."""
-    return {
-        "step": torch.zeros((), device=count_on),
-        "exp_avg": torch.zeros_like(parameter),
-        "exp_avg_sq": torch.zeros_like(parameter),
-    }
+    return _state(torch.zeros_like(parameter), torch.zeros_like(parameter), count_on=count_on)
+
+
+def _state(
+    exp_avg: Tensor, exp_avg_sq: Tensor, *, count_on: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    step = torch.zeros((), device=count_on)
+    return {"step": step, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
 
 
 def orthogonal(matrices_NIO: Tensor) -> Tensor:

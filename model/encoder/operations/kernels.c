@@ -537,12 +537,12 @@ static void use_tiles(void) {
 }
 
 /* c = a b for a depth of at most two tiles: those of a stay in registers for all columns. Of the
- * last TILE rows, the upper half is multiplied alone if the others are unused. */
+ * last rows, the upper half of a tile pair is multiplied alone if it has all of them. */
 static void multiply_shallow_tiles(idx rows, idx columns, idx depth, const real *a, const pair *b,
                                    float *c) {
     for (idx i = 0; i < rows; i += TILE) {
         const real *left = a + i * LINE;
-        int has_lower = i + 16 < rows;
+        int is_tall = i + 16 < rows;
         _tile_loadd(2, left, 2 * LINE);
         _tile_loadd(3, left + 16 * LINE, 2 * LINE);
         if (depth > TILE) {
@@ -555,14 +555,14 @@ static void multiply_shallow_tiles(idx rows, idx columns, idx depth, const real 
             _tile_zero(1);
             _tile_loadd(6, b + j, 4 * ROW);
             _tile_dpbf16ps(0, 2, 6);
-            if (has_lower) _tile_dpbf16ps(1, 3, 6);
+            if (is_tall) _tile_dpbf16ps(1, 3, 6);
             if (depth > TILE) {
                 _tile_loadd(7, b + TILE / 2 * ROW + j, 4 * ROW);
                 _tile_dpbf16ps(0, 4, 7);
-                if (has_lower) _tile_dpbf16ps(1, 5, 7);
+                if (is_tall) _tile_dpbf16ps(1, 5, 7);
             }
             _tile_stored(0, out, 4 * ROW);
-            if (has_lower) _tile_stored(1, out + 16 * ROW, 4 * ROW);
+            if (is_tall) _tile_stored(1, out + 16 * ROW, 4 * ROW);
         }
     }
 }
@@ -612,7 +612,8 @@ static void multiply_tiles(idx rows, idx columns, idx depth, const real *a, cons
 }
 #endif
 
-/* c [rows, columns] = a b, or c += a b if is_added; in whole tiles */
+/* c [rows, columns] = a b, or c += a b if is_added, for at least as many rows and columns; the depth
+ * is a whole number of tiles, padded with zeros */
 static void multiply(idx rows, idx columns, idx depth, const real *a, const pair *b, int is_added,
                      float *c) {
 #if defined(MAY_HAVE_TILES)

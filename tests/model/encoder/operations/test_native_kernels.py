@@ -307,14 +307,20 @@ def test_our_product_equals_torchs_for_any_shape_and_layout(
 
 
 @needs_compiler
+@pytest.mark.parametrize("input_first", [False, True])
 @pytest.mark.parametrize(
-    "shape", [(32, 96, 32), (416, 1536, 384), (896, 3072, 64), (416, 1000, 32)]
+    "shape",
+    [
+        *((32, 96, 32), (416, 1536, 384), (896, 3072, 64), (416, 1000, 32)),
+        *((32, 32, 32), (448, 384, 1152), (512, 512, 96), (512, 544, 96)),
+    ],
 )
-def test_a_deep_product_of_few_rows_is_rounded_once(
-    shape: tuple[int, int, int], torch_threads: Callable[[int], None]
+def test_a_product_of_few_rows_is_rounded_once(
+    shape: tuple[int, int, int], input_first: bool, torch_threads: Callable[[int], None]
 ) -> None:
     rows, depth, columns = shape
     left, weight = random_values(rows, depth), random_values(columns, depth, seed=1)
+    weight = weight.mT.contiguous().mT if input_first else weight
     bias, start = random_values(columns, seed=2), random_values(rows, columns, seed=3)
     exact = left.double() @ weight.double().mT
     found = []
