@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,7 @@ class JobResult:
     seconds: float
     """Wall-clock time of all attempts."""
     peak_memory: int
-    """Peak PSS in bytes of this process and its descendants, sampled at most once a second."""
+    """Peak PSS in bytes of the processes started for the job, sampled at most once a second."""
 
 
 def program_argv(
@@ -181,6 +181,9 @@ class Follower:
         self.name = folder.name
         self.log = folder / "log"
         self.peak_memory = 0
+        self._others = {os.getpid(), *descendants(os.getpid())}
+        """Processes that are not the job's: ours, Prefect's server, the warm process."""
+
         self._new_lines = tail(self.log, offset=self.log.stat().st_size if self.log.exists() else 0)
         self._output = OutputLog(folder.name)
         self._last_output = time.monotonic()
@@ -197,7 +200,8 @@ class Follower:
                 self._error = line.removeprefix("error: ")
             self._output.line(line)
         if now >= self._measured_next:
-            self.peak_memory = max(self.peak_memory, tree_pss(os.getpid()))
+            started_since = {*descendants(os.getpid())} - self._others
+            self.peak_memory = max(self.peak_memory, pss_of(started_since))
             took = time.monotonic() - now
             self._measured_next = now + max(MEMORY_SECONDS, took / MEMORY_SHARE)
 
@@ -243,14 +247,14 @@ def tail(path: Path, *, offset: int = 0) -> Iterator[list[str]]:
         yield [line.decode("utf-8", "replace") for line in complete if line.strip()]
 
 
-def tree_pss(root: int) -> int:
-    """Proportional set size in bytes of `root` and its descendants; 0 if unknown.
+def pss_of(processes: Iterable[int]) -> int:
+    """Proportional set size in bytes of these processes; ones that have ended count 0.
 
     PSS divides shared pages among the processes that share them, so the sum over forked workers is
     the memory they actually occupy.
     """
     total = 0
-    for process in (root, *descendants(root)):
+    for process in processes:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
             total += KIB * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

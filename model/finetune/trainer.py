@@ -284,6 +284,7 @@ class Trainer:
     def run(self, advance: Advance) -> TrialResult:
         """Train all epochs; `advance` is called after every step."""
         started = time.monotonic()
+        give_back_memory()  # an earlier trial's
         headline, epochs = self.problem.headline, self.recipe.task.epochs
         evaluations = self.recipe.evaluations or epochs
         chosen: TrialResult | None = None

@@ -7,6 +7,7 @@ The matrices of a small encoder are too small for more than one core, so trials 
 instead. Workers are forked before any computation, so that torch is loaded only once.
 """
 
+import gc
 import mmap
 import os
 import signal
@@ -67,6 +68,7 @@ def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
     The launch ends if a worker fails.
     """
     shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
+    gc.freeze()  # collections write to every object they visit, and so would copy shared pages
     children = {_fork(work, Worker(number, size, shared)) for number in range(1, size)}
     first = Worker(0, size, shared)
     try:

@@ -18,9 +18,9 @@ from flows.job import (
     begin_attempt,
     end_attempt,
     program_argv,
+    pss_of,
     run_job,
     tail,
-    tree_pss,
 )
 from flows.launchers.local import LocalJob, LocalLauncher
 from model.config import EvaluateStage, FinetuneStage, PretrainStage
@@ -131,10 +131,24 @@ def test_whatever_interrupts_the_waiting_ends_the_program(
 
 
 def test_a_process_has_memory_until_it_has_ended() -> None:
-    assert tree_pss(os.getpid()) > 1_000_000
+    assert pss_of([os.getpid()]) > 1_000_000
     child = subprocess.Popen(["true"])
     child.wait()
-    assert tree_pss(child.pid) == 0
+    assert pss_of([child.pid]) == 0
+
+
+def test_memory_of_processes_that_ran_before_the_job_is_not_the_jobs(tmp_path: Path) -> None:
+    code = "x = bytearray(200_000_000); print('ready', flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        result = run("import time; time.sleep(1.5)", tmp_path / "job")
+    finally:
+        other.communicate(b"\n")
+    assert 1_000_000 < result.peak_memory < 100_000_000
 
 
 def test_attempts_at_the_same_key_add_up(tmp_path: Path) -> None:
