@@ -20,9 +20,16 @@ from artifacts.rng import address
 from artifacts.store import WORK, Artifact, finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig
 from model.encoder.models import SentenceModel, TaskModel
-from model.finetune.approaches import Approach, FineTuning, split_logits
+from model.finetune.approaches import (
+    LAYERS,
+    Approach,
+    FeatureBased,
+    FeatureCache,
+    FeatureHead,
+    FineTuning,
+    split_logits,
+)
 from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
-from model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
 from model.finetune.trainer import (
     Advance,
     LocalOptimizer,

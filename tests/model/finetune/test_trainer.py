@@ -15,8 +15,13 @@ from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
 from model.config import EncoderConfig, FeatureConfig, OptimizerConfig, TaskConfig
 from model.encoder.models import Encoder, SentenceModel, TaskModel
-from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
+from model.finetune.approaches import (
+    LAYERS,
+    FeatureCache,
+    FeatureHead,
+    FineTuning,
+    split_logits,
+)
 from model.finetune.finetune import finetune
 from model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
 from model.hugging_face.model_files import read_encoder_files
