@@ -1,32 +1,71 @@
-"""Held-out loss and accuracy of the masked language model and of its baselines.
+"""The language model beside its baselines: on masked tokens of held-out text, and in sentences.
 
-In:  the held-out splits of an examples artifact; encoders; the n-gram baseline.
-Out: losses in nats and top-1 accuracies, for every model on exactly the same masked tokens.
+In:  the examples, whose held-out splits are read, and the training tokens; the encoder before and
+     after training.
+Out: losses in nats and top-1 accuracies, for every model on exactly the same masked tokens; the
+     most probable tokens of every model for sentences with a [MASK], configured or from the corpus.
+
+A run without configured sentences takes some from its held-out text, regardless of how well a model
+fills them: the first sentences of suitable length in each held-out document, in the order of their
+digests, each with a word masked by a counter-based random number.
 """
 
 import math
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from artifacts.results import GENERAL, LanguageModelScore
-from artifacts.store import Artifact
-from model.data.batch import NO_NEXT_SENTENCE, ragged_indices
+from artifacts.errors import UsageError
+from artifacts.progress import Progress
+from artifacts.results import GENERAL, Guesses, LanguageModelScore, MaskedSentence
+from artifacts.rng import address
+from artifacts.stage import StageTable
+from artifacts.store import Artifact, open_artifact
+from artifacts.tokenizer import MASK, SubwordTokenizer
+from model.config import EvaluateStage
+from model.data.batch import NO_NEXT_SENTENCE, Example, pack, ragged_indices
 from model.data.micro_batches import pack_examples
 from model.data.shards import Examples, ExampleShards, select
 from model.data.targets import NextToken
 from model.encoder.models import PretrainingModel
-from model.evaluation.ngram import NOTHING, TRAIN_SPLIT, NgramModel
+from model.evaluation.ngram import (
+    NOTHING,
+    TOKENS_FILE,
+    TRAIN_SPLIT,
+    NgramModel,
+    read_training_tokens,
+    token_batches,
+    training_frequencies,
+)
+from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.tasks.features import batches_by_length, tokens_at_once
+from model.training.health import entropy
 
-# M masked tokens, V vocabulary
+# M masked tokens, V vocabulary, N sentences
 
 Int64 = NDArray[np.int64]
+Ids = NDArray[np.integer]
 
 DOCUMENT_SPLIT = "heldout"
+
+SENTENCES = 8
+DOCUMENTS = 64
+"""Held-out documents to take sentences from."""
+FEWEST_WORDS, MOST_WORDS = 6, 24
+"""Including punctuation marks."""
+MOST_TOKENS = 48
+"""The smallest encoders have 64 positions."""
+SHORTEST_WORD = 4
+"""In letters. Shorter words are mostly articles and prepositions, which any baseline predicts."""
+
+_NO_SPACE = re.compile(r" ([.,;:!?)\]%’])")
+"""No space is written before these characters; the tokenizer splits them off again."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +100,97 @@ class Quality(NamedTuple):
     next_sentence_accuracy: float | None = None
 
 
+@dataclass(frozen=True)
+class LanguageModels:
+    """The models to compare."""
+
+    pretrained: PretrainingModel
+    random: PretrainingModel
+    ngram: NgramModel
+    unigram_entropy: float
+    initial: PretrainingModel | None = None
+    """The initial checkpoint of pre-training, if it can fill masks."""
+    next_token: NextToken | None = None
+    """How the encoder predicts masked tokens if it is a unidirectional language model."""
+
+
+def evaluate_language_model(
+    table: StageTable,
+    stage: EvaluateStage,
+    encoder: EncoderFiles,
+    progress: Progress,
+    *,
+    device: torch.device,
+) -> tuple[tuple[LanguageModelScore, ...], tuple[MaskedSentence, ...]]:
+    """Scores on held-out text, and predictions for masked sentences.
+
+    Sentences are the configured ones, else drawn from the held-out text. Everything is computed in
+    fp32, even on GPUs, since scores are compared between machines.
+    """
+    config, tokenizer = stage.evaluate, encoder.tokenizer
+    examples = open_artifact(config.heldout_examples or table.input_path("examples"))
+    digest = examples.manifest.statistics.get("tokenizer_digest")
+    if digest is not None and digest != tokenizer.digest:
+        raise UsageError(
+            f"{examples.directory}: made with tokenizer {str(digest)[:12]}, the encoder has "
+            f"{tokenizer.digest[:12]}; evaluate with the examples it was trained on, or prepare "
+            "them again"
+        )
+    next_token = None
+    if encoder.objective == "next_token":
+        next_token = NextToken.of(encoder.config.attention_direction)
+        if config.masked_sentences:
+            raise UsageError(
+                "evaluate.masked_sentences: this encoder was pre-trained to predict next tokens, "
+                "without [MASK]; leave them out"
+            )
+    parts = held_out(
+        examples,
+        special_ids=tokenizer.special_ids,
+        limit=config.examples,
+        mask_id=tokenizer.mask_id if config.all_masked else None,
+    )
+    tokens = open_artifact(table.input_path("tokens"))
+    frequencies = training_frequencies(tokens)
+    sentences = tuple(MaskedSentence(sentence=text, guesses=()) for text in config.masked_sentences)
+    if not sentences and next_token is None:  # a next-token encoder fills no masks
+        sentences = heldout_sentences(tokens, tokenizer, seed=stage.seed)
+    texts = [sentence.sentence for sentence in sentences]
+    contexts = [(part.masked.left, part.masked.right) for part in parts]
+    random_seed = address(stage.seed, "random encoder") >> 2
+    models = LanguageModels(
+        pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
+        initial=None if next_token else _initial_model(table, encoder, device),
+        random=encoder.pretraining_model(pretrained=False, seed=random_seed).to(device),
+        ngram=NgramModel(
+            read_training_tokens(tokens, limit=config.count_model_tokens),
+            frequencies,
+            contexts=[*contexts, sentence_neighbours(texts, tokenizer)],
+        ),
+        unigram_entropy=entropy(frequencies),
+        next_token=next_token,
+    )
+    progress.advance(1, "n-gram baseline")
+    scores = tuple(score_held_out(part, models, parts) for part in parts)
+    progress.advance(1, "held-out loss")
+    sentences = fill_sentences(sentences, models, tokenizer, count=config.guesses)
+    progress.advance(1, "masked sentences")
+    return scores, sentences
+
+
+def _initial_model(
+    table: StageTable, encoder: EncoderFiles, device: torch.device
+) -> PretrainingModel | None:
+    """The initial checkpoint of pre-training, if there was one and it can fill masks."""
+    if "init" not in table.inputs:
+        return None
+    initial = read_encoder_files(table.input_path("init"))
+    initial = initial.reaching(encoder.config.max_position_embeddings)
+    if not initial.fills_masks:
+        return None
+    return initial.pretraining_model(pretrained=True, seed=0).to(device)
+
+
 def held_out(
     examples: Artifact, *, special_ids: frozenset[int], limit: int, mask_id: int | None = None
 ) -> list[HeldOut]:
@@ -83,17 +213,12 @@ def held_out(
         shard, row = np.repeat(np.arange(len(counts)), counts), ragged_indices(0, counts)
         read = shards.gather(0, shard[:limit], row[:limit])
         if mask_id is not None:
-            read = with_masks(read, mask_id)
+            input_ids = read.input_ids.copy()
+            input_ids[read.masked_places] = mask_id
+            read = replace(read, input_ids=input_ids)
         if len(read):
             found.append(HeldOut(split, length, read, masked_tokens(read, special_ids)))
     return found
-
-
-def with_masks(examples: Examples, mask_id: int) -> Examples:
-    """The examples with [MASK] at every predicted position."""
-    input_ids = examples.input_ids.copy()
-    input_ids[examples.masked_places] = mask_id
-    return replace(examples, input_ids=input_ids)
 
 
 def masked_tokens(examples: Examples, special_ids: frozenset[int]) -> MaskedTokens:
@@ -140,20 +265,6 @@ def evaluate_encoder(model: PretrainingModel, examples: Examples) -> Quality:
     return Quality(sums[0] / masked, sums[1] / masked, sums[2] / pairs if pairs else None)
 
 
-@dataclass(frozen=True)
-class LanguageModels:
-    """The models to compare."""
-
-    pretrained: PretrainingModel
-    random: PretrainingModel
-    ngram: NgramModel
-    unigram_entropy: float
-    initial: PretrainingModel | None = None
-    """The initial checkpoint of pre-training, if it can fill masks."""
-    next_token: NextToken | None = None
-    """How the encoder predicts masked tokens if it is a unidirectional language model."""
-
-
 def score_held_out(
     part: HeldOut, models: LanguageModels, parts: list[HeldOut]
 ) -> LanguageModelScore:
@@ -196,3 +307,125 @@ def majority_share(labels: Int64) -> float | None:
     """Share of the more frequent next-sentence label; None if no example has one."""
     present = labels[labels != NO_NEXT_SENTENCE]
     return float(np.bincount(present).max() / len(present)) if len(present) else None
+
+
+def heldout_sentences(
+    tokens: Artifact, tokenizer: SubwordTokenizer, *, seed: int
+) -> tuple[MaskedSentence, ...]:
+    """Up to `SENTENCES` sentences of the first held-out split, without predictions yet.
+
+    Empty if nothing is held out.
+    """
+    by_document = [
+        list(islice(_sentences(digest, sentences, tokenizer, seed=seed), SENTENCES))
+        for digest, sentences in islice(_documents(tokens), DOCUMENTS)
+    ]
+    in_turn = (found for of_each in zip_longest(*by_document) for found in of_each if found)
+    return tuple(islice(in_turn, SENTENCES))
+
+
+def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
+    """Digest and sentences of documents in the first held-out split, in the order of buckets."""
+    named = [(TOKENS_FILE.fullmatch(entry.name), entry) for entry in tokens.manifest.files]
+    held = [(match["split"], entry) for match, entry in named if match]
+    others = (TRAIN_SPLIT, GENERAL)
+    splits = sorted({split for split, entry in held if split not in others and entry.rows})
+    for entry in (entry for split, entry in held if splits and split == splits[0]):
+        for batch in token_batches(tokens, entry.name):
+            for row in batch.slice(0, DOCUMENTS).to_pylist():
+                ends = np.cumsum(row["sentence_lengths"])[:-1]
+                yield row["document_digest"].hex(), np.split(np.array(row["token_ids"]), ends)
+
+
+def _sentences(
+    digest: str, sentences: list[Ids], tokenizer: SubwordTokenizer, *, seed: int
+) -> Iterator[MaskedSentence]:
+    """A document's sentences of suitable length, each with a word masked."""
+    for number, ids in enumerate(sentences):
+        pieces = [tokenizer.vocabulary[index] for index in ids.tolist()]
+        begins = [not piece.startswith("##") for piece in [*pieces, ""]]
+        fits = FEWEST_WORDS < sum(begins) <= MOST_WORDS + 1 and len(pieces) <= MOST_TOKENS
+        if not fits or tokenizer.unk_id in ids:
+            continue
+        words = [
+            place
+            for place, piece in enumerate(pieces)
+            if begins[place] and begins[place + 1] and len(piece) >= SHORTEST_WORD
+            if piece.isalpha()
+        ]
+        if not words:
+            continue
+        place = words[address(seed, digest, number, "gap") % len(words)]
+        masked = " ".join([*pieces[:place], MASK, *pieces[place + 1 :]]).replace(" ##", "")
+        text = _NO_SPACE.sub(r"\1", masked)
+        yield MaskedSentence(sentence=text, guesses=(), answer=pieces[place])
+
+
+def fill_sentences(
+    sentences: Sequence[MaskedSentence],
+    models: LanguageModels,
+    tokenizer: SubwordTokenizer,
+    *,
+    count: int,
+) -> tuple[MaskedSentence, ...]:
+    """The sentences with the `count` most probable tokens of every model."""
+    if not sentences:
+        return ()
+    texts = [sentence.sentence for sentence in sentences]
+    rows_by_system = {
+        "random": _encoder_rows(texts, models.random, tokenizer),
+        "count": models.ngram.probabilities(*sentence_neighbours(texts, tokenizer)),
+        "pretrained": _encoder_rows(texts, models.pretrained, tokenizer),
+    }
+    filled = []
+    for number, sentence in enumerate(sentences):
+        guesses = []
+        for system, rows in rows_by_system.items():
+            best = np.argsort(-rows[number], kind="stable")[:count]
+            guesses.append(
+                Guesses(
+                    system=system,
+                    words=tuple(tokenizer.vocabulary[index] for index in best.tolist()),
+                    probabilities=tuple(float(rows[number][index]) for index in best),
+                )
+            )
+        filled.append(sentence.model_copy(update={"guesses": tuple(guesses)}))
+    return tuple(filled)
+
+
+def sentence_neighbours(
+    sentences: Sequence[str], tokenizer: SubwordTokenizer
+) -> tuple[Int64, Int64]:
+    """[N] ids to the left and right of each sentence's [MASK]; `NOTHING` for a special token."""
+    pairs = []
+    for ids, place in (_masked_ids(sentence, tokenizer) for sentence in sentences):
+        seen = (ids[place - 1], ids[place + 1])
+        pairs.append([NOTHING if one in tokenizer.special_ids else one for one in seen])
+    left, right = np.array(pairs, np.int64).reshape(-1, 2).T
+    return left, right
+
+
+def _masked_ids(sentence: str, tokenizer: SubwordTokenizer) -> tuple[list[int], int]:
+    """[CLS] sentence [SEP], and the position of its [MASK]."""
+    if sentence.count(MASK) != 1:
+        raise UsageError(
+            f"evaluate.masked_sentences: {sentence!r} has {sentence.count(MASK)} [MASK], "
+            "expected exactly one"
+        )
+    left, right = tokenizer.encode_around_masks(sentence)
+    ids = [tokenizer.cls_id, *left, tokenizer.mask_id, *right, tokenizer.sep_id]
+    return ids, 1 + len(left)
+
+
+@torch.inference_mode()
+def _encoder_rows(
+    sentences: Sequence[str], model: PretrainingModel, tokenizer: SubwordTokenizer
+) -> NDArray[np.float32]:
+    """[N, V] probabilities of an encoder at each [MASK]."""
+    model.eval()
+    masked = [_masked_ids(sentence, tokenizer) for sentence in sentences]
+    batch = pack([Example(input_ids=ids, masked_lm_positions=[place]) for ids, place in masked])
+    batch = batch.to(next(model.parameters()).device)
+    logits = model.masked_lm_logits(model.encoder(batch), batch.masked_lm_positions)
+    rows: NDArray[np.float32] = logits.float().softmax(-1).cpu().numpy()
+    return rows

@@ -9,7 +9,7 @@ import pytest
 from artifacts.store import Artifact, commit, put_file
 from artifacts.tables import tokens_name, tokens_schema
 from artifacts.tokenizer import MASK, SPECIAL_TOKENS, WordPieceTokenizer
-from model.evaluation.masked_sentences import SENTENCES, heldout_sentences
+from model.evaluation.language_model import SENTENCES, heldout_sentences
 from tests.model.task_builders import stage_table
 
 WORDS = ("the", "town", "lies", "river", "on", "old", "market", "##s", ".", ",", "and")
