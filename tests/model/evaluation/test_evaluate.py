@@ -15,7 +15,7 @@ from artifacts.results import (
     standard_error,
 )
 from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
-from model.evaluation.scores import difference, glue_average, reference_scores, task_scores
+from model.evaluation.evaluate import difference, glue_average, reference_scores, task_scores
 from model.finetune.trial_plan import TrialPlan, grid_points
 from model.glue import GLUE, submission_name, task_fields
 from model.tasks.problems import load_problem, load_tables
