@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import arguments_of
-from model.config import OptimizerConfig, TaskConfig
+from model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
     from transformers import EvalPrediction
@@ -95,7 +95,8 @@ def our_trainer(
     initial = read_encoder_files(weights())
     problem = load_problem(task, initial.tokenizer, load_tables(task))
     problem.prune_vocabulary()
-    recipe = Recipe(task=task, optimizer=optimizer, warmup_share=WARMUP_SHARE, seed=seed)
+    shared = FinetuneConfig(precision=precision, optimizer=optimizer, warmup_share=WARMUP_SHARE)
+    recipe = Recipe(config=shared, task=task, seed=seed)
     encoder = initial.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
     torch.manual_seed(recipe.seed_for("head"))
     retrieves = task.kind == "retrieval"

@@ -28,7 +28,7 @@ from torch import Tensor
 from artifacts.errors import ClozeError
 from artifacts.results import EpochRecord
 from artifacts.rng import address, permutation
-from model.config import OptimizerConfig, TaskConfig, TrainingMachine
+from model.config import FinetuneConfig, OptimizerConfig, TaskConfig, TrainingMachine
 from model.data.batch import PackedBatch
 from model.finetune.approaches import Approach, FineTuning, split_logits
 from model.tasks.base import Logits, Prediction, Problem
@@ -49,23 +49,15 @@ Advance = Callable[[int], None]
 class Recipe:
     """Everything that determines a trial apart from its problem and initial encoder."""
 
-    task: TaskConfig
-    optimizer: OptimizerConfig
-    """Moments, weight decay and clipping; learning rate and warm-up are the task's."""
+    config: FinetuneConfig
+    """What all trials share."""
 
-    warmup_share: float
-    precision: str = "fp32"
-    """Precision of the engine if ranks share batches; otherwise the approach sets its own."""
+    task: TaskConfig
+    """The task with the hyper-parameters of this trial."""
 
     seed: int
     attempt: int = 0
     """Number of restarts so far."""
-
-    evaluations: int = 0
-    """Dev evaluations, spread evenly over the epochs; 0: after every epoch."""
-
-    select: str = "last"
-    """The epoch to keep: `last`, or `best` on dev."""
 
     token_budget: int = 16384
     """Tokens per micro-batch."""
@@ -76,12 +68,9 @@ class Recipe:
 
     def schedule(self, steps: int) -> OptimizerConfig:
         """The optimizer with this task's learning rate and warm-up."""
-        return self.optimizer.model_copy(
-            update={
-                "learning_rate": self.task.learning_rate,
-                "warmup_steps": round(steps * self.warmup_share),
-            }
-        )
+        warmup_steps = round(steps * self.config.warmup_share)
+        own = {"learning_rate": self.task.learning_rate, "warmup_steps": warmup_steps}
+        return self.config.optimizer.model_copy(update=own)
 
 
 @dataclass(frozen=True)
@@ -278,7 +267,8 @@ class Trainer:
         self.steps_per_epoch = -(-self.units // recipe.task.batch_size)
         self.steps = recipe.task.epochs * self.steps_per_epoch
         self.schedule = recipe.schedule(self.steps)
-        self.optimizer = make_optimizer(approach, self.schedule, self.steps, recipe.precision)
+        precision = recipe.config.precision
+        self.optimizer = make_optimizer(approach, self.schedule, self.steps, precision)
         self._unit_tokens = problem.unit_tokens("train")
 
     def run(self, advance: Advance) -> TrialResult:
@@ -286,7 +276,7 @@ class Trainer:
         started = time.monotonic()
         give_back_memory()  # an earlier trial's
         headline, epochs = self.problem.headline, self.recipe.task.epochs
-        evaluations = self.recipe.evaluations or epochs
+        evaluations = self.recipe.config.evaluations or epochs
         chosen: TrialResult | None = None
         history: list[EpochRecord] = []
 
@@ -302,7 +292,7 @@ class Trainer:
             dev = decoded(self.problem, logits).scores.get("dev", {})
             record = EpochRecord(epoch=epoch, train_loss=loss, dev=dev)
             history.append(record)
-            if self.recipe.select == "last" or not record.dev:
+            if self.recipe.config.select == "last" or not record.dev:
                 better = epoch == epochs
             else:
                 better = chosen is None or record.dev[headline] > chosen.scores["dev"][headline]

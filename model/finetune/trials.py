@@ -267,14 +267,10 @@ class TrialRunner:
 
     def _trainer(self, plan: TrialPlan, initial: EncoderFiles, attempt: int) -> Trainer:
         recipe = Recipe(
+            config=self.config,
             task=plan.task,
-            optimizer=self.config.optimizer,
-            warmup_share=self.config.warmup_share,
-            precision=self.config.precision,
             seed=plan.seed,
             attempt=attempt,
-            evaluations=self.config.evaluations,
-            select=self.config.select,
             token_budget=self.token_budget,
         )
         problem = plan.problem

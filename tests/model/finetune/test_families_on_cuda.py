@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import OptimizerConfig, TaskConfig
+from model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 from model.encoder.models import Encoder, SentenceModel, TaskModel
 from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.trainer import Recipe, Trainer
@@ -75,9 +75,8 @@ def _trainer(problem: Problem, where: torch.device, **changes: Any) -> Trainer:
         if problem.reads == "vectors"
         else TaskModel(encoder, outputs=problem.outputs, head_dropout=config is not STILL)
     )
-    recipe = Recipe(
-        task=problem.config, optimizer=OptimizerConfig(**changes), warmup_share=0.1, seed=3
-    )
+    shared = FinetuneConfig(precision="fp32", optimizer=OptimizerConfig(**changes))
+    recipe = Recipe(config=shared, task=problem.config, seed=3)
     return Trainer(problem, FineTuning(problem, model.to(where), precision=precision), recipe)
 
 

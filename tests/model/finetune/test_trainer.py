@@ -13,7 +13,13 @@ from artifacts.errors import UsageError
 from artifacts.results import Trials
 from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
-from model.config import EncoderConfig, FeatureConfig, OptimizerConfig, TaskConfig
+from model.config import (
+    EncoderConfig,
+    FeatureConfig,
+    FinetuneConfig,
+    OptimizerConfig,
+    TaskConfig,
+)
 from model.encoder.models import Encoder, SentenceModel, TaskModel
 from model.finetune.approaches import (
     LAYERS,
@@ -65,14 +71,11 @@ def problem(tmp_path: Path) -> Problem:
     return load_problem(task, TOKENIZER, load_tables(task))
 
 
-def recipe(problem: Problem, **changes: object) -> Recipe:
-    first = Recipe(
-        task=problem.config,
-        optimizer=OptimizerConfig(warmup_steps=0),
-        warmup_share=0.1,
-        seed=3,
-    )
-    return replace(first, **changes)
+def recipe(
+    problem: Problem, *, select: str = "last", evaluations: int = 0, **changes: object
+) -> Recipe:
+    config = FinetuneConfig(precision="fp32", select=select, evaluations=evaluations)
+    return replace(Recipe(config=config, task=problem.config, seed=3), **changes)
 
 
 def run(
