@@ -5,21 +5,33 @@ Out: one record per trial with its predictions, `fits.json` with the scores of a
      weights of each task's best trial unless configured otherwise.
 
 One process loads torch once and runs all trials; several ranks (`deepspeed --module
-model.finetune.finetune …`) or workers share them. If there are fewer trials than ranks, all ranks
-share the batches of each trial, with the engine of pre-training. Trials that an interrupted attempt
-has finished are not run again. Wall-clock times go to the records, so that the artifact's bytes do
-not depend on them.
+model.finetune.finetune …`) or workers share them. The matrices of a small encoder are too small for
+more than one core, so its trials run in parallel instead, in workers that are forked before any
+computation. If there are fewer trials than ranks, all ranks share the batches of each trial, with
+the engine of pre-training. Trials that an interrupted attempt has finished are not run again.
+Wall-clock times go to the records, so that the artifact's bytes do not depend on them.
 """
 
+import gc
+import mmap
 import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count, takewhile
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from artifacts.config import parse
-from artifacts.errors import UsageError
+from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import Progress, say
 from artifacts.results import TaskRecord, Trials
+from artifacts.runtime.processes import die_with_parent
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import (
@@ -34,7 +46,6 @@ from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMach
 from model.finetune.trainer import share_batches
 from model.finetune.trial_plan import TrialGroup, plan_trials, take_over
 from model.finetune.trials import TrialRunner
-from model.finetune.workers import Worker, run_workers
 from model.hugging_face.layout import encoder_config
 from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.hugging_face.source import open_source
@@ -54,6 +65,11 @@ SMALL_WIDTH = 256
 
 LONGEST_WAIT = 7 * 24 * 3600.0
 """Seconds that a rank waits for the trials of the others."""
+
+POLL_SECONDS = 0.2
+"""Between two checks for workers that have finished."""
+
+Result = TypeVar("Result")
 
 
 def finetune(table: StageTable, engine_options: list[str]) -> Artifact:
@@ -85,7 +101,7 @@ def finetune(table: StageTable, engine_options: list[str]) -> Artifact:
             config=config,
             encoders=encoders,
             tasks={record.name: record for _, record in loaded},
-            worker=worker,
+            advance=worker.advance,
             device=world.device,
             token_budget=machine.token_budget or DEFAULT_TOKEN_BUDGET,
             writes=world.is_first or not shared,
@@ -119,6 +135,95 @@ def worker_count(encoder: str, machine: TrainingMachine) -> int:
     source = open_source(encoder)
     width = encoder_config(source.read_table("config.json"), source=source.directory).hidden_size
     return threads_per_rank(machine) if width <= SMALL_WIDTH else 1
+
+
+class WorkerKilled(ClozeError):
+    """A worker process was killed."""
+
+    exit_code = 128 + signal.SIGKILL
+    """The same as if the program itself had been killed: a retry may help."""
+
+
+@dataclass
+class Worker:
+    """One process among the workers."""
+
+    number: int
+    """0 is the process that forked the others."""
+
+    size: int
+    done: NDArray[np.int64]
+    """[size] optimizer steps made by each worker; shared memory."""
+
+    progress: Progress | None = None
+    """Logs the steps of all workers, in the first process."""
+
+    def advance(self, steps: int, note: str = "") -> None:
+        """Count steps of this process."""
+        self.done[self.number] += steps
+        if self.number == 0:
+            self.report(note)
+
+    def report(self, note: str = "") -> None:
+        """Log the progress since the last report."""
+        if self.progress is not None:
+            self.progress.advance(float(self.done.sum()) - self.progress.done, note)
+
+
+def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
+    """Run `work` in this process and in `size` - 1 forked ones; return this one's result.
+
+    The launch ends if a worker fails.
+    """
+    shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
+    gc.freeze()  # collections write to every object they visit, and so would copy shared pages
+    children = {_fork(work, Worker(number, size, shared)) for number in range(1, size)}
+    first = Worker(0, size, shared)
+    try:
+        result = work(first)
+        while children:
+            for child in tuple(children):
+                found, status = os.waitpid(child, os.WNOHANG)
+                if not found:
+                    continue
+                children.remove(child)
+                code = os.waitstatus_to_exitcode(status)
+                if code < 0:
+                    raise WorkerKilled(
+                        f"a process of the launch was ended by {signal.Signals(-code).name}, "
+                        "perhaps for memory; finished trials are kept"
+                    )
+                if code:
+                    raise ClozeError(
+                        f"a process of the launch ended with {code}; "
+                        "its message is above; finished trials are kept"
+                    )
+            first.report()
+            time.sleep(POLL_SECONDS if children else 0.0)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGTERM)
+    return result
+
+
+def _fork(work: Callable[[Worker], object], worker: Worker) -> int:
+    """Fork a process that runs `work` and exits; return its id."""
+    sys.stderr.flush()
+    first = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    die_with_parent(first)
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        work(worker)
+        code = 0
+    except ClozeError as error:
+        say(f"error: {error}")
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # skips exit handlers inherited from the first process
 
 
 def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, ...]:

@@ -4,7 +4,7 @@ In:  groups of planned trials; the records of earlier attempts.
 Out: one record per trial in the unfinished artifact; models and submissions of the best ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -41,7 +41,6 @@ from model.finetune.trainer import (
     missed_decay,
 )
 from model.finetune.trial_plan import TrialGroup, TrialPlan, earlier_model
-from model.finetune.workers import Worker
 from model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles, save_model
 from model.tasks.base import Problem
 
@@ -65,7 +64,9 @@ class TrialRunner:
     tasks: dict[str, TaskRecord]
     """By name."""
 
-    worker: Worker
+    advance: Callable[[int, str], None]
+    """Counts steps of this process; called with the title of their trial."""
+
     device: torch.device
     token_budget: int
     """Tokens per micro-batch."""
@@ -100,11 +101,9 @@ class TrialRunner:
     def run(self, plan: TrialPlan) -> Trial:
         """The trial's record, from an earlier attempt if one has finished it."""
         if finished_file(self.output, plan.name) is not None:
-            self.worker.advance(plan.steps, f"{plan.name} already finished")
+            self.advance(plan.steps, f"{plan.name} already finished")
             return self.finished(plan)[0]
-        trial, weights, result = self.train(
-            plan, lambda steps: self.worker.advance(steps, plan.title)
-        )
+        trial, weights, result = self.train(plan, lambda steps: self.advance(steps, plan.title))
         if self.writes:
             if self.config.ensemble and plan.can_be_saved:
                 tensors = {split: torch.from_numpy(v) for split, v in result.logits.items()}
