@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count, takewhile
 from typing import TypeVar
 
 import numpy as np
@@ -30,22 +29,15 @@ from numpy.typing import NDArray
 from artifacts.config import parse
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import Progress, say
-from artifacts.results import TaskRecord, Trials
+from artifacts.results import TaskRecord
 from artifacts.runtime.processes import die_with_parent
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
-from artifacts.store import (
-    Artifact,
-    clear_work,
-    commit,
-    finished_file,
-    open_artifact,
-    put_json,
-)
+from artifacts.store import Artifact, open_artifact, put_json
 from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
+from model.finetune.results import commit_trials, take_over
 from model.finetune.trainer import share_batches
-from model.finetune.trial_plan import TrialGroup, plan_trials, take_over
-from model.finetune.trials import TrialRunner
+from model.finetune.trials import TrialRunner, plan_trials
 from model.hugging_face.layout import encoder_config
 from model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from model.hugging_face.source import open_source
@@ -273,43 +265,6 @@ def load_task(
         for note in record.notes:
             say(f"finetune {task.name}: {note}")
     return problem, record
-
-
-def commit_trials(
-    table: StageTable,
-    runner: TrialRunner,
-    groups: tuple[TrialGroup, ...],
-    earlier: Artifact | None,
-) -> None:
-    """Collect the records of all processes and commit the artifact."""
-    plans = [plan for group in groups for plan in group.plans]
-    finished = [runner.finished(plan) for plan in plans]
-    found = [trial for trial, _ in finished]
-    ensembles = runner.ensembles(plans)
-    means = {task: trial for task, (trial, _) in ensembles.items()}
-    results = runner.results(list(zip(plans, found, strict=True)), means, earlier)
-    logits = [entry for _, files in ensembles.values() for entry in files]
-    problems = {plan.task.name: plan.problem for plan in plans}
-    trials = Trials(
-        tasks=tuple(
-            record.model_copy(
-                update={"baselines": (*record.baselines, *runner.untouched(problems[name]))}
-            )
-            for name, record in runner.tasks.items()
-        ),
-        fits=tuple(
-            trial.model_copy(update={"predictions": {}}) for trial in (*found, *means.values())
-        ),
-    )
-    summary = put_json(table.output, trials.model_dump(mode="json"), name="fits.json")
-    seconds = (finished_file(table.output, f"seconds-{number}.json") for number in count())
-    commit(
-        table,
-        [*(entry for _, entry in finished), *logits, *results, summary],
-        statistics={"fits": len(found), "steps": sum(trial.steps for trial in found)},
-        records=[entry for entry in takewhile(bool, seconds) if entry],
-    )
-    clear_work(table.output)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""One process's share of the trials.
+"""Trials: which ones a configuration defines, and one process's share of them.
 
-In:  groups of planned trials; the records of earlier attempts.
-Out: one record per trial in the unfinished artifact; models and submissions of the best ones.
+In:  `FinetuneConfig`, the loaded problems and the encoders; the records of earlier attempts.
+Out: `TrialGroup`s, each run by one process: a single trial, or a grid and the seeds that depend on
+     it; one record per trial in the unfinished artifact, and the weights of the best ones.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import torch
 from safetensors.torch import load, save
@@ -15,10 +17,10 @@ from artifacts import filesystem
 from artifacts.errors import IntegrityError
 from artifacts.manifest import FileEntry
 from artifacts.progress import say
-from artifacts.results import UNTOUCHED, Baseline, TaskRecord, Trial
+from artifacts.results import TaskRecord, Trial
 from artifacts.rng import address
-from artifacts.store import WORK, Artifact, finished_file, put_bytes, put_json
-from model.config import FeatureConfig, FinetuneConfig
+from artifacts.store import WORK, finished_file, put_bytes, put_json
+from model.config import FeatureConfig, FinetuneConfig, GridConfig, TaskConfig
 from model.encoder.models import SentenceModel, TaskModel
 from model.finetune.approaches import (
     LAYERS,
@@ -27,9 +29,8 @@ from model.finetune.approaches import (
     FeatureCache,
     FeatureHead,
     FineTuning,
-    split_logits,
 )
-from model.finetune.error_analysis import confusion, errors, mistakes, scored_split
+from model.finetune.error_analysis import confusion, errors, scored_split
 from model.finetune.trainer import (
     Advance,
     LocalOptimizer,
@@ -37,22 +38,150 @@ from model.finetune.trainer import (
     Recipe,
     Trainer,
     TrialResult,
-    decoded,
     missed_decay,
 )
-from model.finetune.trial_plan import TrialGroup, TrialPlan, earlier_model
-from model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles, save_model
+from model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
 from model.tasks.base import Problem
 
 Weights = dict[str, Tensor]
 
-ENSEMBLE = "pretrained-ensemble"
-"""The system whose logits are the mean of those of all seeds."""
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """One trial to run."""
+
+    problem: Problem
+    task: TaskConfig
+    """The task's configuration with the hyper-parameters of this trial."""
+
+    initialisation: str
+    seed: int
+    feature: FeatureConfig | None = None
+    point: str = ""
+    """Grid point; empty for a trial whose score is reported."""
+
+    after: "TrialPlan | None" = None
+    """The trial whose encoder this one starts from; None: the encoder given to the stage."""
+
+    @property
+    def system(self) -> str:
+        """`pretrained`, or a feature-based system such as `pretrained-last-linear`."""
+        if self.feature is None:
+            return self.initialisation
+        return f"{self.initialisation}-{self.feature.layers}-{self.feature.head}"
+
+    @property
+    def name(self) -> str:
+        """File name of its record."""
+        point = f"-{self.point}" if self.point else ""
+        return f"fits/{self.task.name}-{self.system}-{self.seed}{point}.json"
+
+    @property
+    def logits(self) -> str:
+        """File name of its logits, which an ensemble needs."""
+        return f"logits/{self.task.name}-{self.system}-{self.seed}.safetensors"
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return f"{self.task.name} {self.system} seed {self.seed} {self.point}".rstrip()
+
+    @property
+    def steps(self) -> int:
+        """Number of optimizer steps."""
+        return self.task.epochs * -(-self.problem.units("train") // self.task.batch_size)
+
+    @property
+    def can_be_saved(self) -> bool:
+        """Whether its weights may be kept: only those of a fine-tuned, pre-trained encoder."""
+        return self.initialisation == "pretrained" and self.feature is None and not self.point
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """Trials that one process runs in order.
+
+    Grid points, then the seeds with the best of them; or the trials of one seed, each starting from
+    the encoder of an earlier one.
+    """
+
+    seeds: tuple[TrialPlan, ...]
+    points: tuple[TrialPlan, ...] = ()
+
+    @property
+    def plans(self) -> tuple[TrialPlan, ...]:
+        """All trials, in the order in which they run."""
+        return (*self.points, *self.seeds)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps, as far as known before the grid search."""
+        return sum(plan.steps for plan in self.plans)
+
+
+def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialGroup, ...]:
+    """Trial groups by task, then system, then seed, in the configured order.
+
+    The trials of a task with `after` join the groups of that task, seed by seed: they need the
+    weights that the same process has just trained.
+    """
+    first = {problem.config.name: problem for problem in problems}
+    followers: dict[str, list[Problem]] = {}
+    for problem in problems:
+        root = problem.config
+        while root.after:
+            root = first[root.after].config
+        if problem.config.after:
+            followers.setdefault(root.name, []).append(problem)
+
+    def staged(plan: TrialPlan) -> Iterator[TrialPlan]:
+        """The plan, and all plans that start from it, directly or indirectly."""
+        plans = {plan.task.name: plan}
+        for problem in followers.get(plan.task.name, ()):
+            task = problem.config
+            plans[task.name] = TrialPlan(
+                problem, task, plan.initialisation, plan.seed, after=plans[task.after]
+            )
+        yield from plans.values()
+
+    def groups(problem: Problem, initialisation: str) -> Iterator[TrialGroup]:
+        task = problem.config
+        if config.fine_tuning and not task.after:
+            seeds = tuple(TrialPlan(problem, task, initialisation, seed) for seed in config.seeds)
+            if config.grid:
+                yield TrialGroup(seeds, grid_points(seeds[0], config.grid))
+            else:
+                yield from (TrialGroup(tuple(staged(seed))) for seed in seeds)
+        for feature in config.features:
+            recipe = {"learning_rate": feature.learning_rate, "epochs": feature.epochs}
+            trained = task.model_copy(update=recipe)
+            for seed in config.seeds:
+                yield TrialGroup((TrialPlan(problem, trained, initialisation, seed, feature),))
+
+    return tuple(
+        group
+        for problem, initialisation in product(problems, config.initialisations)
+        for group in groups(problem, initialisation)
+    )
+
+
+def grid_points(plan: TrialPlan, grid: GridConfig) -> tuple[TrialPlan, ...]:
+    """The plan, once for every combination of hyper-parameters in the grid."""
+    return tuple(
+        replace(
+            plan,
+            task=plan.task.model_copy(
+                update={"batch_size": size, "learning_rate": rate, "epochs": epochs}
+            ),
+            point=f"b{size}-lr{rate:g}-e{epochs}",
+        )
+        for size, rate, epochs in product(grid.batch_sizes, grid.learning_rates, grid.epochs)
+    )
 
 
 @dataclass(kw_only=True)
 class TrialRunner:
-    """Runs trials in one process, and collects the results of all processes."""
+    """Runs trials in one process, and keeps the weights of each task's best."""
 
     output: str
     """The unfinished artifact."""
@@ -154,7 +283,7 @@ class TrialRunner:
                 weights[embeddings],
                 decay=missed_decay(trainer.schedule, steps=trainer.steps),
             )
-        trial = _record(plan, result, restarts=attempt)
+        trial = trial_record(plan, result, restarts=attempt)
         self._latest = (plan.name, weights)
         return trial, weights, result
 
@@ -163,84 +292,11 @@ class TrialRunner:
         entry = finished_file(self.output, plan.name)
         if entry is None:
             raise IntegrityError(f"{self.output}: {plan.name} is missing; run the stage again")
-        return Trial.model_validate_json(self._content(entry)), entry
+        return Trial.model_validate_json(self.content(entry)), entry
 
-    def _content(self, entry: FileEntry) -> bytes:
+    def content(self, entry: FileEntry) -> bytes:
+        """The content of a file in the unfinished artifact."""
         return filesystem.read_bytes(filesystem.join(self.output, entry.stored_name))
-
-    def ensembles(self, plans: Sequence[TrialPlan]) -> dict[str, tuple[Trial, list[FileEntry]]]:
-        """By task: a trial from the mean of all seeds' logits, and the files of these logits."""
-        if not self.config.ensemble:
-            return {}
-        found = {}
-        for task in self.tasks:
-            members = [plan for plan in plans if plan.task.name == task and plan.can_be_saved]
-            entries = [finished_file(self.output, plan.logits) for plan in members]
-            files = [entry for entry in entries if entry is not None]
-            if not members or len(files) < len(members):
-                raise IntegrityError(f"{self.output}: {task} has no logits; run the stage again")
-            each = [load(self._content(entry)) for entry in files]
-            mean = {
-                split: torch.stack([one[split] for one in each]).mean(0).numpy()
-                for split in each[0]
-            }
-            trial = _record(members[0], decoded(members[0].problem, mean), restarts=0)
-            found[task] = (trial.model_copy(update={"system": ENSEMBLE}), files)
-        return found
-
-    def untouched(self, problem: Problem) -> tuple[Baseline, ...]:
-        """Scores of the encoder's vectors before training, for tasks that compare vectors."""
-        if problem.reads != "vectors":
-            return ()
-        given = self.encoders[0]
-        encoder = given.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
-        model = SentenceModel(encoder, pooling=given.pooling).to(self.device)
-        approach = FineTuning(problem, model, precision=self.config.precision)
-        splits = [split for split in ("dev", "test") if split in problem.sequences]
-        scores = {
-            split: problem.score(
-                split, problem.predictions(split, split_logits(problem, approach, split))
-            )
-            for split in splits
-        }
-        return (Baseline(name=UNTOUCHED, **scores),)
-
-    def results(
-        self,
-        trials: Sequence[tuple[TrialPlan, Trial]],
-        ensembles: Mapping[str, Trial],
-        earlier: Artifact | None = None,
-    ) -> list[FileEntry]:
-        """Write each task's model, errors and submissions, from its best pre-trained trial.
-
-        Submissions are the ensemble's if there is one. `earlier`: the artifact whose trials are
-        reused, which may contain the best one's model.
-        """
-        entries = []
-        for task in self.tasks:
-            candidates = [
-                pair for pair in trials if pair[0].task.name == task and pair[0].can_be_saved
-            ]
-            if not candidates:
-                continue
-            plan, trial = max(candidates, key=lambda pair: pair[1].merit)
-            if self.config.save != "none":
-                model = earlier_model(earlier, trial, output=self.output) if earlier else []
-                if not model:
-                    kept = plan.problem.calibrated(trial.predictions.get("dev"))
-                    weights = self._weights(plan, trial)
-                    model = save_model(self.output, plan.problem, kept, weights, self.encoders[0])
-                entries += model
-            split = scored_split(plan.problem)
-            if split:
-                content = mistakes(plan.problem, split, trial.predictions[split])
-                name = f"mistakes/{task}-{split}.csv"
-                entries.append(put_bytes(self.output, content, name=name))
-            for split, predictions in ensembles.get(task, trial).predictions.items():
-                for name, content in plan.problem.submission(split, predictions).items():
-                    file = f"submissions/{task}/{name}"
-                    entries.append(put_bytes(self.output, content, name=file))
-        return entries
 
     def leave_best(self) -> None:
         """Write the weights of this process's best trials for the first process to read."""
@@ -248,14 +304,14 @@ class TrialRunner:
             contiguous = {name: value.cpu().contiguous() for name, value in weights.items()}
             put_bytes(self.output, save(contiguous), name=_left(trial))
 
-    def _weights(self, plan: TrialPlan, trial: Trial) -> Weights:
+    def weights(self, plan: TrialPlan, trial: Trial) -> Weights:
         """The weights kept by some process; trained again if that was in an earlier attempt."""
         best = self._best.get(plan.task.name)
         if best is not None and (best[0].seed, best[0].system) == (trial.seed, trial.system):
             return best[1]
         left = finished_file(self.output, _left(trial))
         if left is not None:
-            return load(self._content(left))
+            return load(self.content(left))
         say(f"finetune: {plan.name} is trained again for its weights")
         self.make_optimizer = LocalOptimizer  # the other ranks are done
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
@@ -328,7 +384,8 @@ def _left(trial: Trial) -> str:
     return f"{WORK}/{trial.task}-{trial.system}-{trial.seed}.safetensors"
 
 
-def _record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Trial:
+def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Trial:
+    """The record of a trial's scores, errors and predictions."""
     problem, task = plan.problem, plan.task
     split = scored_split(problem)
     predictions = result.predictions[split] if split else []

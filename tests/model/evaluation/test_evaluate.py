@@ -16,7 +16,7 @@ from artifacts.results import (
 )
 from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
 from model.evaluation.evaluate import difference, glue_average, reference_scores, task_scores
-from model.finetune.trial_plan import TrialPlan, grid_points
+from model.finetune.trials import TrialPlan, grid_points
 from model.glue import GLUE, submission_name, task_fields
 from model.tasks.problems import load_problem, load_tables
 from model.tasks.task_table import TaskTable
