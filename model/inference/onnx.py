@@ -48,8 +48,7 @@ from model.hugging_face.source import (
 )
 from model.inference.predict import load_predictor
 from model.tasks.features import batches_by_length
-from model.tasks.metrics import measure_ranking
-from model.tasks.retrieval import best_passages
+from model.tasks.retrieval import best_passages, measure_ranking
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width
 

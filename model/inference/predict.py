@@ -30,9 +30,8 @@ from model.finetune.approaches import FineTuning, split_logits
 from model.hugging_face.model_files import SavedTask, read_model, saved_source
 from model.hugging_face.source import open_source
 from model.tasks.classification import Classification
-from model.tasks.metrics import entities
 from model.tasks.problems import load_problem, read_split, wanted_columns
-from model.tasks.tagging import Tagging
+from model.tasks.tagging import Tagging, entities
 from model.tasks.task_table import TaskTable, select
 from model.training.precision import placed
 

@@ -18,8 +18,7 @@ from pydantic import JsonValue
 
 from artifacts.results import Baseline
 from model.tasks.base import Prediction, Problem
-from model.tasks.metrics import DEPTH
-from model.tasks.retrieval import RetrievalTexts
+from model.tasks.retrieval import DEPTH, RetrievalTexts
 from model.tasks.task_table import TaskTable
 
 Tables = Mapping[str, TaskTable]

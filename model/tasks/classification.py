@@ -8,13 +8,17 @@ Loss: cross-entropy; squared error for regression, whose single output is in the
 binary cross-entropy averaged over the labels if a text may have several, as in `transformers` for
 `problem_type = "multi_label_classification"`. Such a label is predicted if its probability reaches
 the task's threshold; a text may have none.
+
+Accuracy, F1 and Matthews come from scikit-learn, correlations from scipy, as in GLUE's own code.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # imports `scipy.stats` on first use
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
@@ -28,8 +32,10 @@ from model.data.batch import on
 from model.glue import submission_name
 from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.features import Places, pair_sequences, single_sequences
-from model.tasks.metrics import measure, precision_recall_f1
 from model.tasks.task_table import TaskTable
+
+Values = NDArray[np.generic]
+"""Label indices or scores [rows], or label indicators [rows, labels]."""
 
 STS_B_RANGE = (0.0, 5.0)
 """Submitted scores are clipped to this range; the server refuses others."""
@@ -326,3 +332,74 @@ class MultiLabel(Classification):
 
 def _listed(labels: JsonValue) -> list[str]:
     return [str(label) for label in labels] if isinstance(labels, list) else []
+
+
+def _sklearn() -> ModuleType:
+    """scikit-learn's metrics; the import takes longer than torch's, and prediction needs none."""
+    import sklearn.metrics
+
+    metrics: ModuleType = sklearn.metrics
+    return metrics
+
+
+def accuracy(gold: Values, predicted: Values) -> float:
+    """Share of examples with the correct label, or with all labels correct."""
+    return float(_sklearn().accuracy_score(gold, predicted))
+
+
+def f1(gold: Values, predicted: Values) -> float:
+    """F1 of label 1 (MRPC, QQP)."""
+    return float(_sklearn().f1_score(gold, predicted, zero_division=0.0))
+
+
+def f1_macro(gold: Values, predicted: Values) -> float:
+    """Mean of the labels' F1."""
+    return float(_sklearn().f1_score(gold, predicted, average="macro", zero_division=0.0))
+
+
+def f1_micro(gold: Values, predicted: Values) -> float:
+    """F1 over all labels of all examples, pooled."""
+    return float(_sklearn().f1_score(gold, predicted, average="micro", zero_division=0.0))
+
+
+def matthews(gold: Values, predicted: Values) -> float:
+    """Matthews correlation (CoLA); 0 if all predictions are equal."""
+    return float(_sklearn().matthews_corrcoef(gold, predicted))
+
+
+def pearson(gold: Values, predicted: Values) -> float:
+    """Pearson correlation (STS-B); 0 if either side is constant."""
+    return _correlation(scipy.stats.pearsonr, gold, predicted)
+
+
+def spearman(gold: Values, predicted: Values) -> float:
+    """Spearman rank correlation (STS-B); 0 if either side is constant."""
+    return _correlation(scipy.stats.spearmanr, gold, predicted)
+
+
+def precision_recall_f1(gold: Values, predicted: Values) -> dict[str, list[float]]:
+    """`precision`, `recall` and `f1` of each label of a multi-label task."""
+    found = _sklearn().precision_recall_fscore_support(gold, predicted, zero_division=0.0)
+    named = zip(("precision", "recall", "f1"), found[:3], strict=True)
+    return {name: values.tolist() for name, values in named}
+
+
+METRICS: dict[str, Callable[[Values, Values], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "f1_macro": f1_macro,
+    "f1_micro": f1_micro,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def measure(metrics: tuple[str, ...], gold: Values, predicted: Values) -> dict[str, float]:
+    """Every named metric."""
+    return {name: METRICS[name](gold, predicted) for name in metrics}
+
+
+def _correlation(correlate: Callable[..., Any], gold: Values, predicted: Values) -> float:
+    vary = len(np.unique(gold)) > 1 and len(np.unique(predicted)) > 1
+    return float(correlate(gold, predicted).statistic) if vary else 0.0

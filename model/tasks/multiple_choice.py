@@ -18,8 +18,8 @@ from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.config import TaskConfig
 from model.data.batch import on
 from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
+from model.tasks.classification import measure
 from model.tasks.features import Places, by_group, offsets_of, pair_sequences
-from model.tasks.metrics import measure
 from model.tasks.task_table import TaskTable
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))

@@ -8,9 +8,12 @@ Out: a `Problem` whose outputs are vectors of length 1; a ranking of the split's
 Trained with the multiple-negatives ranking loss (Henderson et al. 2017): a softmax over all
 passages of the batch, hard negatives included, whose target is the query's own passage. A passage
 known to be relevant to a query is never one of its negatives, whichever row it is in.
+
+Scored by nDCG, recall and reciprocal rank, each at a cut-off. Relevance is binary: a hit at rank r
+gains 1 / log2(r + 1) (Järvelin and Kekäläinen 2002). MRR@10 is MS MARCO's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -25,14 +28,18 @@ from model.config import TaskConfig
 from model.data.batch import on
 from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from model.tasks.features import Places, offsets_of, single_sequences
-from model.tasks.metrics import DEPTH, RANKING_METRICS, measure_ranking
 from model.tasks.task_table import TaskTable
+
+Hits = NDArray[np.bool_]
+
+DEPTH = 100
+"""Number of ranks kept for every query."""
 
 QUERIES_AT_ONCE = 1024
 """Number of queries ranked at once."""
 
 # U units of a batch, S texts of the largest unit, N texts of the batch, C candidates among them,
-# Q queries and P passages of a split, D width of a vector
+# Q queries and P passages of a split, D width of a vector, R ranks
 
 
 class RetrievalTexts:
@@ -222,3 +229,45 @@ def rankings_of(prediction: Prediction) -> list[list[int]]:
     if not isinstance(ranked, list):
         raise AssertionError(f"a retrieval prediction has rankings, this one is {prediction!r}")
     return [[int(str(number)) for number in one] for one in ranked if isinstance(one, list)]
+
+
+def ndcg(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
+    """Discounted cumulative gain of the first `count` ranks, divided by the ideal one."""
+    discounts_R = 1 / np.log2(np.arange(count) + 2)
+    gains_Q = hits_QR[:, :count] @ discounts_R[: hits_QR.shape[1]]
+    best_Q = np.cumsum(discounts_R)[np.minimum(relevant_Q, count) - 1]
+    return float(np.mean(gains_Q / best_Q))
+
+
+def recall(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
+    """Share of a query's relevant candidates among the first `count` ranks."""
+    return float(np.mean(hits_QR[:, :count].sum(1) / relevant_Q))
+
+
+def reciprocal_rank(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
+    """1 / rank of the first hit; 0 without a hit among the first `count` ranks."""
+    first = hits_QR[:, :count]
+    return float(np.mean(first.any(1) / (first.argmax(1) + 1)))
+
+
+RANKING_METRICS: dict[str, Callable[[Hits, NDArray[np.int64], int], float]] = {
+    "ndcg": ndcg,
+    "recall": recall,
+    "mrr": reciprocal_rank,
+}
+
+
+def measure_ranking(
+    metrics: Sequence[str], ranked: Sequence[Sequence[int]], relevant: Sequence[Collection[int]]
+) -> dict[str, float]:
+    """Every named metric: `ndcg@10`, `recall@1`, `mrr@10`, any rank up to `DEPTH`."""
+    deepest = max(map(len, ranked))
+    hits_QR = np.zeros((len(ranked), deepest), np.bool_)
+    for query, (candidates, wanted) in enumerate(zip(ranked, relevant, strict=True)):
+        hits_QR[query, : len(candidates)] = np.isin(candidates, list(wanted))
+    relevant_Q = np.array([len(wanted) for wanted in relevant])
+    found = {}
+    for name in metrics:
+        metric, _, count = name.partition("@")
+        found[name] = RANKING_METRICS[metric](hits_QR, relevant_Q, int(count))
+    return found

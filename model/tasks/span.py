@@ -36,7 +36,7 @@ from model.tasks.features import (
     ragged,
     tokenize,
 )
-from model.tasks.metrics import (
+from model.tasks.squad import (
     best_null_threshold,
     by_answerability,
     f1_v2,

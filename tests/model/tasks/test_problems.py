@@ -1,4 +1,5 @@
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -6,14 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import read_vocab_txt
 from model.config import TaskConfig
 from model.tasks.base import Problem
 from model.tasks.baselines import baselines
+from model.tasks.classification import measure
 from model.tasks.problems import load_problem, load_tables
 from model.tasks.span import cut_texts, max_context
+from model.tasks.tagging import count_entities, entities, is_entity_scheme
 from tests.model.task_builders import TOKENIZER, write_lines
 
 
@@ -92,6 +97,28 @@ def test_only_labels_can_be_weighed(tmp_path: Path) -> None:
         TaskConfig(name="t", kind="tagging", class_weights="balanced")
 
 
+def test_glue_metrics_are_those_of_scikit_learn_and_scipy() -> None:
+    rng = np.random.default_rng(0)
+    gold, guess = rng.integers(0, 2, 200), rng.integers(0, 2, 200)
+    scores = measure(("accuracy", "f1", "matthews"), gold, guess)
+    assert scores == {
+        "accuracy": float((gold == guess).mean()),
+        "f1": f1_score(gold, guess),
+        "matthews": matthews_corrcoef(gold, guess),
+    }
+    gold, guess = rng.random(100), rng.random(100)
+    assert measure(("pearson", "spearman"), gold, guess) == {
+        "pearson": pearsonr(gold, guess).statistic,
+        "spearman": spearmanr(gold, guess).statistic,
+    }
+
+
+def test_constant_predictions_score_zero_instead_of_nan() -> None:
+    gold = np.array([0.0, 1.0, 2.0])
+    assert measure(("pearson", "spearman"), gold, np.ones(3)) == {"pearson": 0.0, "spearman": 0.0}
+    assert measure(("matthews",), np.array([0, 1, 1]), np.ones(3, np.int64)) == {"matthews": 0.0}
+
+
 # --- tagging
 
 
@@ -147,6 +174,48 @@ def test_entity_tags_are_judged_by_entities_and_word_classes_by_words(tmp_path: 
     assert entities.headline == "entity_f1"
     classes = problem(tmp_path, "tagging", both([{"words": ["a", "b"], "tags": ["DT", "NN"]}]))
     assert classes.headline == "accuracy"
+
+
+# Counts by conlleval.pl (version 2004-01-26) on the same tags.
+@pytest.mark.parametrize(
+    ("tags", "seed", "expected"),
+    [
+        (["O", "I-PER", "I-LOC"], 1, (736, 722, 407, "55.83")),
+        (["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], 2, (1038, 1015, 632, "61.57")),
+    ],
+)
+def test_entities_are_counted_as_conlleval_counts_them(
+    tags: list[str], seed: int, expected: tuple[int, int, int, str]
+) -> None:
+    rng = random.Random(seed)
+    gold = [[rng.choice(tags) for _ in range(rng.randint(1, 9))] for _ in range(300)]
+    guess = [[tag if rng.random() < 0.6 else rng.choice(tags) for tag in row] for row in gold]
+    counts = count_entities(gold, guess)
+    assert (counts.gold, counts.predicted, counts.correct, f"{100 * counts.f1:.2f}") == expected
+
+
+def test_entities_of_both_schemes() -> None:
+    assert entities(["I-PER", "I-PER", "O", "I-LOC", "B-LOC"]) == [
+        (0, 1, "PER"),
+        (3, 3, "LOC"),
+        (4, 4, "LOC"),
+    ]
+    assert entities(["B-PER", "I-LOC", "I-LOC"]) == [(0, 0, "PER"), (1, 2, "LOC")]
+    assert entities(["S-A", "B-A", "I-A", "E-A", "E-A"]) == [
+        (0, 0, "A"),
+        (1, 3, "A"),
+        (4, 4, "A"),
+    ]
+
+
+def test_classes_of_words_are_no_entities() -> None:
+    assert is_entity_scheme(["O", "B-PER"])
+    assert not is_entity_scheme(["NN", "VB"])
+    assert not is_entity_scheme(["O"])
+
+
+def test_no_entities_anywhere_score_zero() -> None:
+    assert count_entities([["O"]], [["O"]]).f1 == 0.0
 
 
 # --- multiple choice

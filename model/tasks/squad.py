@@ -1,0 +1,128 @@
+"""SQuAD's official scores: exact match, F1, and the best threshold for an answer.
+
+In:  gold answers and predictions.
+Out: scores as fractions, identical to evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016,
+     2018).
+
+The versions differ: 1.1 scores an empty prediction by word overlap, which is 0; 2.0 uses [""] as
+the gold answers of an unanswerable question, and drops gold answers that normalise to nothing.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = frozenset(string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower-cased, without punctuation, articles or repeated spaces."""
+    bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def exact_match(prediction: str, gold: str) -> float:
+    """1 if both normalise to the same text, else 0."""
+    return float(normalize_answer(prediction) == normalize_answer(gold))
+
+
+def f1_v1(prediction: str, gold: str) -> float:
+    """Word F1 of version 1.1: 0 without a common word, even if both are empty."""
+    return _overlap(normalize_answer(prediction).split(), normalize_answer(gold).split())
+
+
+def f1_v2(prediction: str, gold: str) -> float:
+    """Word F1 of version 2.0: an empty side matches only an empty side."""
+    ours, theirs = normalize_answer(prediction).split(), normalize_answer(gold).split()
+    return _overlap(ours, theirs) if ours and theirs else float(ours == theirs)
+
+
+@dataclass(frozen=True)
+class SquadScores:
+    """Scores of each question, in order."""
+
+    exact: tuple[float, ...]
+    f1: tuple[float, ...]
+
+    def means(self) -> dict[str, float]:
+        """Means over the questions, by name."""
+        return {
+            "exact_match": sum(self.exact) / len(self.exact),
+            "f1": sum(self.f1) / len(self.f1),
+        }
+
+
+def score_v1(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
+    """The maximum over a question's gold answers, version 1.1."""
+    return _best(golds, predictions, f1_v1)
+
+
+def score_v2(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
+    """The maximum over a question's gold answers, version 2.0; without any, "" is correct."""
+    return _best([kept_golds(answers) for answers in golds], predictions, f1_v2)
+
+
+def _best(
+    golds: Sequence[Sequence[str]], predictions: Sequence[str], f1: Callable[[str, str], float]
+) -> SquadScores:
+    pairs = list(zip(golds, predictions, strict=True))
+    return SquadScores(
+        tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
+        tuple(max(f1(guess, gold) for gold in answers) for answers, guess in pairs),
+    )
+
+
+def kept_golds(answers: Sequence[str]) -> list[str]:
+    """The gold answers that count in version 2.0."""
+    return [answer for answer in answers if normalize_answer(answer)] or [""]
+
+
+def best_null_threshold(
+    scores: Sequence[float],
+    null_margins: Sequence[float],
+    has_answer: Sequence[bool],
+    answered: Sequence[bool],
+) -> tuple[float, float]:
+    """The best mean score and the threshold that gives it (evaluate-v2.0.py, find_best_thresh).
+
+    `scores` are those of the best spans, `null_margins` are null score minus best span's score: a
+    question is answered if its margin is at most the threshold. Starting with no question answered,
+    questions are admitted by increasing margin; the first maximum wins.
+    """
+    current = best = float(sum(not answerable for answerable in has_answer))
+    # If answering nothing is best, the official script returns 0, which still answers questions
+    # with a margin below 0; a threshold below every margin gives the score it reports.
+    threshold = min(0.0, min(null_margins) - 1.0)
+    for index in sorted(range(len(scores)), key=null_margins.__getitem__):
+        if has_answer[index]:
+            current += scores[index]
+        elif answered[index]:
+            current -= 1.0  # an unanswerable question that is answered loses its point
+        if current > best:
+            best, threshold = current, null_margins[index]
+    return best / len(scores), threshold
+
+
+def by_answerability(
+    scores: SquadScores, has_answer: Sequence[bool]
+) -> Mapping[str, dict[str, float]]:
+    """Means over the questions with (`has_answer`) and without (`no_answer`) an answer."""
+    groups = {}
+    for name, wanted in (("has_answer", True), ("no_answer", False)):
+        rows = [row for row, answerable in enumerate(has_answer) if answerable is wanted]
+        if rows:
+            groups[name] = SquadScores(
+                tuple(scores.exact[row] for row in rows), tuple(scores.f1[row] for row in rows)
+            ).means()
+    return groups
+
+
+def _overlap(ours: list[str], theirs: list[str]) -> float:
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(ours), common / len(theirs)
+    return 2 * precision * recall / (precision + recall)
