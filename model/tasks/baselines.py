@@ -8,9 +8,9 @@ Libraries are imported where they are needed: scikit-learn takes longer to impor
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,16 +53,8 @@ def mean_label(train: TaskTable) -> Predict:
 
 def bag_of_words(train: TaskTable) -> Predict:
     """Logistic regression over a text's word unigrams and bigrams."""
-    from sklearn.feature_extraction.text import HashingVectorizer
-    from sklearn.linear_model import LogisticRegression
-
-    vectorizer = HashingVectorizer(ngram_range=(1, 2), alternate_sign=False)
-    model = LogisticRegression(C=10.0, max_iter=200)
-    model.fit(
-        vectorizer.transform(train.texts("text_a")),
-        [str(label) for label in train.columns["label"]],
-    )
-    return lambda table: list(model.predict(vectorizer.transform(table.texts("text_a"))))
+    model = _regression(_words(train), [str(label) for label in train.columns["label"]])
+    return lambda table: list(model.predict(_words(table)))
 
 
 def frequent_label(train: TaskTable) -> Predict:
@@ -73,23 +65,18 @@ def frequent_label(train: TaskTable) -> Predict:
 
 def bag_of_words_by_label(train: TaskTable) -> Predict:
     """One logistic regression per label over a text's word unigrams and bigrams."""
-    from sklearn.feature_extraction.text import HashingVectorizer
-    from sklearn.linear_model import LogisticRegression
-
-    vectorizer = HashingVectorizer(ngram_range=(1, 2), alternate_sign=False)
-    rows = _lists(train, "label")
-    texts = vectorizer.transform(train.texts("text_a"))
-    models: dict[str, LogisticRegression] = {}
+    rows, words = _lists(train, "label"), _words(train)
+    models: dict[str, Any] = {}
     always = []
     for label in sorted({label for labels in rows for label in labels}):
         present = [label in labels for labels in rows]
         if all(present):
             always.append(label)
         else:
-            models[label] = LogisticRegression(C=10.0, max_iter=200).fit(texts, present)
+            models[label] = _regression(words, present)
 
     def predict(table: TaskTable) -> list[Prediction]:
-        words = vectorizer.transform(table.texts("text_a"))
+        words = _words(table)
         found: list[list[JsonValue]] = [[*always] for _ in range(len(table))]
         for label, model in models.items():
             for row in np.flatnonzero(model.predict(words)):
@@ -101,10 +88,7 @@ def bag_of_words_by_label(train: TaskTable) -> Predict:
 
 def word_overlap(train: TaskTable) -> Predict:
     """Logistic regression over word-overlap features."""
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(C=10.0, max_iter=200)
-    model.fit(_overlaps(train), [str(label) for label in train.columns["label"]])
+    model = _regression(_overlaps(train), [str(label) for label in train.columns["label"]])
     return lambda table: list(model.predict(_overlaps(table)))
 
 
@@ -184,6 +168,21 @@ def _most_frequent(values: Iterable[str]) -> str:
 def _first(counts: Counter[str]) -> str:
     """The most frequent value; ties are broken alphabetically, whatever the order of rows."""
     return min(counts, key=lambda value: (-counts[value], value))
+
+
+def _regression(features: Any, labels: Sequence[str | bool]) -> Any:
+    """Logistic regression of labels on features, [rows, features]."""
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=10.0, max_iter=200).fit(features, labels)
+
+
+def _words(table: TaskTable) -> Any:
+    """[rows, features] hashed word unigrams and bigrams of each text."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    vectorizer = HashingVectorizer(ngram_range=(1, 2), alternate_sign=False)
+    return vectorizer.transform(table.texts("text_a"))
 
 
 def _overlaps(table: TaskTable) -> NDArray[np.float64]:
