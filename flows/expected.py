@@ -64,13 +64,13 @@ COUNTING_RATE = 0.8e6
 TEXT_PER_SOURCE_BYTE = 0.16
 """Bytes of docstrings per byte of an installed package's Python files."""
 
-CPU_STEP_SECONDS = 0.004
+CPU_STEP_SECONDS = 0.007
 """Overhead of each optimizer step on CPUs, for any size of encoder."""
 
 PRODUCT_SHARE = 0.75
 """Speed of an encoder's matrix products as a share of that of large ones."""
 
-ELEMENT_SECONDS = 2e-10
+ELEMENT_SECONDS = 2.3e-10
 """Seconds that one core needs for everything but products, per FLOP of an encoder one unit wide and
 per byte of a number: the work grows with the width, the FLOPs with its square."""
 

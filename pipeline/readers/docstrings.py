@@ -53,10 +53,12 @@ def read_docstrings(piece: Piece, source: SourceConfig) -> Iterator[DocumentBloc
 
 def documents(distribution: str) -> list[tuple[int, str, str]]:
     """Position, path and text of every module, one paragraph per line."""
-    # The text depends on the demo modules and on the distribution, whose record lists file digests.
+    # The text depends on the demo modules and on those of the distribution, whose record lists file
+    # digests. Other lines of the record, such as those of scripts, differ between environments.
     modules = sorted(Path(demo.__file__).parent.glob("*.py"))
     code = [digest_of_file(path) for path in (*modules, Path(__file__))]
-    key = [platform.python_version(), record(distribution), *code]
+    listed = [line for line in record(distribution).splitlines() if ".py," in line]
+    key = [platform.python_version(), *listed, *code]
 
     def compute() -> list[tuple[int, str, str]]:
         printed: set[str] = set()
