@@ -46,7 +46,7 @@ from model.tasks.baselines import baselines
 from model.tasks.problems import load_problem, load_tables
 from model.tasks.task_table import data_notes
 from model.training.distributed import World, join_world, training_device
-from model.training.start import restart_prepared, threads_per_rank
+from model.training.start import give_back_memory, restart_prepared, threads_per_rank
 from model.training.waiting import patient_threads
 
 DEFAULT_TOKEN_BUDGET = 16384
@@ -168,7 +168,10 @@ def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
     The launch ends if a worker fails.
     """
     shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
-    gc.freeze()  # collections write to every object they visit, and so would copy shared pages
+    # Workers share these pages: what is left of loading would count for all of them, and garbage
+    # collections write to every object that they visit.
+    give_back_memory()
+    gc.freeze()
     children = {_fork(work, Worker(number, size, shared)) for number in range(1, size)}
     first = Worker(0, size, shared)
     try:
