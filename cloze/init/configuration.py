@@ -7,7 +7,6 @@ Out: a TOML file with a suitable reader, and sizes that match the amount of text
 """
 
 import json
-import os
 import re
 import tomllib
 from collections import Counter
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import tomli_w
 from cyclopts import Parameter
 
 from artifacts.config import parse
@@ -36,6 +36,7 @@ from cloze.init.initial_model import (
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.options import PLACE, Place, model_directory
 from flows.config import RatesConfig, RunConfig
+from flows.expected import cores
 from flows.forecast import forecast_corpus
 from flows.report.units import plural
 
@@ -274,8 +275,6 @@ def configuration(
 
 def _headline(found: Look, name: str) -> str:
     """A comment that describes the corpus, the run's name and its seed."""
-    import tomli_w
-
     files = plural(found.files, "file")
     return (
         f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
@@ -285,8 +284,6 @@ def _headline(found: Look, name: str) -> str:
 
 def sources_table(found: Look, owner: str, *, weight: int = 1, **splits: str) -> str:
     """`[[OWNER.sources]]`: the documents, how to read them, which to hold out."""
-    import tomli_w
-
     optional: dict[str, object] = {
         "text_field": found.text_field,
         "html": found.html,
@@ -314,36 +311,30 @@ def continuation(
     minutes: float = MINUTES,
 ) -> str:
     """The configuration that trains `model` further on the corpus, for `steps` or `minutes`."""
-    machine, space = place.machine(), place.space()
-    if model.makes_sentence_vectors:
-        if beside.is_given:
-            raise UsageError(
-                f"{model.name}: a sentence encoder, evaluated by search before and after training; "
-                "--general and --replay are for encoders that predict masked tokens"
-            )
-
-        def on_pairs(pairs: int) -> str:
-            settings = model.pair_settings(sources_table(found, "pairs"), pairs=pairs)
-            return f"{_headline(found, name)}\n{settings}"
-
-        if steps:
-            return on_pairs(steps * PAIR_BATCH)
-        run = parse(
-            RunConfig, tomllib.loads(on_pairs(PROVISIONAL_PAIRS)), source="the new configuration"
+    on_pairs = model.makes_sentence_vectors
+    if on_pairs and beside.is_given:
+        raise UsageError(
+            f"{model.name}: a sentence encoder, evaluated by search before and after training; "
+            "--general and --replay are for encoders that predict masked tokens"
         )
-        pairs = units_within(minutes, run, machine, "finetune", PROVISIONAL_PAIRS, space=space)
-        return on_pairs(max(PAIR_BATCH, pairs))
-    if not steps:
-        text = configuration(found, name, model.settings(steps=PROVISIONAL_STEPS), beside=beside)
-        run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
-        steps = units_within(minutes, run, machine, "pretrain", PROVISIONAL_STEPS, space=space)
-    return configuration(found, name, model.settings(steps=steps), beside=beside)
+
+    def trained_on(units: int) -> str:
+        if on_pairs:
+            settings = model.pair_settings(sources_table(found, "pairs"), pairs=units)
+            return f"{_headline(found, name)}\n{settings}"
+        return configuration(found, name, model.settings(steps=units), beside=beside)
+
+    stage, per_step = ("finetune", PAIR_BATCH) if on_pairs else ("pretrain", 1)
+    if steps:
+        return trained_on(steps * per_step)
+    units = PROVISIONAL_PAIRS if on_pairs else PROVISIONAL_STEPS
+    run = parse(RunConfig, tomllib.loads(trained_on(units)), source="the new configuration")
+    units = units_within(minutes, run, place.machine(), stage, units, space=place.space())
+    return trained_on(max(per_step, units))
 
 
 def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
     """The configuration of a run that fine-tunes `encoder` on labelled files."""
-    import tomli_w
-
     table = {"name": name, "kind": task.kind, **task.paths, **task.settings}
     columns = f"\n[finetune.tasks.columns]\n{tomli_w.dumps(task.columns)}" if task.columns else ""
     return (
@@ -381,11 +372,9 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
     engine = forecast.engine
     vcpu_hours = engine.core_seconds / 3600 / rates.core_share
     dollars = vcpu_hours * rates.core_hour + engine.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     yield (
-        f"preparation: about {forecast.core_seconds / cores / 60:,.1f} minutes on this "
-        f"machine's {cores} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
+        f"preparation: about {forecast.core_seconds / cores() / 60:,.1f} minutes on this "
+        f"machine's {cores()} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
         f"or ${dollars:,.2f} on Dataflow; `cloze plan` has the details"
     )
     if found.html:

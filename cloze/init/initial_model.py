@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import tomli_w
+
 from artifacts.errors import UsageError
 from flows.config import MachineConfig, RunConfig
 from flows.expected import START_SECONDS, expected_times
@@ -140,8 +142,6 @@ class InitialModel:
 
     def pair_settings(self, sources: str, *, pairs: int) -> str:
         """The tables that train a sentence encoder further on pairs from `sources`."""
-        import tomli_w
-
         modules = self.files.modules
         positions = self.files.config.max_position_embeddings
         return PAIRS.format(
@@ -154,8 +154,6 @@ class InitialModel:
 
     def settings(self, *, steps: int) -> str:
         """The tables that continue MLM training."""
-        import tomli_w
-
         tokenizer, manifest = self.files.tokenizer, self.files.manifest
         recipe = manifest.config.get("pretrain") if manifest else None  # only in encoders of ours
         rate = OWN_SHARE * float(recipe["optimizer"]["learning_rate"]) if recipe else 0.0

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 from cloze.answer import Answer
 from cloze.options import PLACE, Place
+from flows.expected import cores
 from model.hardware import machine_precision
 
 EXTRAS = ("", "pipeline", "model", "flows")
@@ -102,8 +103,7 @@ def _installation() -> Iterator[Check]:
 
 def _hardware() -> Iterator[Check]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Check("processor", "good", f"{cores} cores, {memory:.0f} GiB of memory")
+    yield Check("processor", "good", f"{cores()} cores, {memory:.0f} GiB of memory")
     precision, reason = machine_precision()
     state: Literal["good", "note"] = "good" if precision == "bf16" else "note"
     yield Check("precision", state, f'"auto" is {precision} here: {reason}')
