@@ -88,16 +88,6 @@ class ExampleRow(TypedDict):
     document_lengths: NotRequired[list[int]]
 
 
-class DroppedRow(TypedDict):
-    """A row of the list of dropped documents as Python values."""
-
-    document_digest: bytes
-    source: int
-    path: str
-    position: int
-    reason: str
-
-
 def id_type(vocabulary_size: int) -> pa.DataType:
     """The narrowest Arrow type that can hold every id."""
     return pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from artifacts.errors import UsageError
 from artifacts.filesystem import is_local
 from artifacts.store import Artifact
-from artifacts.tables import DROPPED_NAME, DocumentRow, DroppedRow, ExampleRow
+from artifacts.tables import DROPPED_NAME, DocumentRow, ExampleRow
 from artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
 from cloze.answer import Answer, columns
 from cloze.options import PLACE, Place, named_artifact
@@ -121,17 +121,10 @@ def _dropped(
             f"{counts}"
         )
     found = rows_of_file(artifact, DROPPED_NAME, document=document)
-    rows: Iterator[DroppedRow] = (row.to_pylist()[0] for row in found)
+    rows = (row.to_pylist()[0] for row in found)
     wanted = (row for row in rows if not reasons or row["reason"] in reasons)
     return [
-        {
-            "document_digest": row["document_digest"].hex(),
-            "source": row["source"],
-            "path": row["path"],
-            "position": row["position"],
-            "reason": row["reason"],
-        }
-        for row in islice(wanted, count)
+        {**row, "document_digest": row["document_digest"].hex()} for row in islice(wanted, count)
     ]
 
 

@@ -73,12 +73,7 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
     if record.failure:
         lines.append(record.failure)
     stages = [
-        (
-            name,
-            stage.digest[:12],
-            *stage.cost,
-            space.store.directory(name, stage.key),
-        )
+        (name, stage.digest[:12], *stage.cost, space.store.directory(name, stage.key))
         for name, stage in record.stages.items()
     ]
     table = [(name, f"{value:.4g}") for name, value in known.items()]

@@ -7,7 +7,7 @@ A pre-trained encoder from elsewhere is traced as far as this workspace records 
 name their documents; the document is found by searching for the example's ids.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import numpy as np
@@ -98,14 +98,11 @@ def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place
             Step("document", digest, document.title.partition(", ")[2]),
             Step("text", "", document.text.replace("\n", " ")),
         ]
-    shown = [
-        replace(step, words=f"{step.words[:SHOWN_CHARACTERS]}…")
-        if len(step.words) > SHOWN_CHARACTERS
-        else step
-        for step in steps
-    ]
-    text = columns([(step.what, step.digest[:12], step.words) for step in shown])
-    return Answer([asdict(step) for step in steps], text, place.json)
+    rows = []
+    for step in steps:
+        more = "…" if len(step.words) > SHOWN_CHARACTERS else ""
+        rows.append((step.what, step.digest[:12], step.words[:SHOWN_CHARACTERS] + more))
+    return Answer([asdict(step) for step in steps], columns(rows), place.json)
 
 
 def _model_steps(found: dict[str, Artifact]) -> list[Step]:
