@@ -178,9 +178,8 @@ def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) 
     """Serve the flows."""
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
-    os.environ["PYTHONSAFEPATH"] = (
-        "1"  # inherited by the runs: a user's own `flows/` must not shadow ours
-    )
+    # inherited by the runs: a user's own `flows/` must not shadow ours
+    os.environ["PYTHONSAFEPATH"] = "1"
     elsewhere = bool(os.environ.get("PREFECT_API_URL"))
     with prefect_server(space, run=run.name, port=port) as url:
         # imported here because Prefect reads its settings on import
