@@ -51,10 +51,10 @@ def watching() -> Iterator[None]:
     handler = TerminalHandler(console) if console.is_terminal else PlainHandler(console)
     add_handler(handler, progress=console.is_terminal)
     try:
-        with handler:
-            yield
+        yield
     finally:
         remove_handler(handler)
+        handler.close()
 
 
 class PlainHandler(logging.Handler):
@@ -64,12 +64,6 @@ class PlainHandler(logging.Handler):
         super().__init__()
         self.console = console
         self._held = ""
-
-    def __enter__(self) -> None:
-        """Nothing to set up."""
-
-    def __exit__(self, *error: object) -> None:
-        """Nothing to tear down."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the event, except for waiting stages and the reasons for failures."""
@@ -107,12 +101,12 @@ class TerminalHandler(logging.Handler):
         self.rows: dict[str, Row] = {}
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=8)
+        self._live.start()
 
-    def __enter__(self) -> None:
-        self._live.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._live.__exit__(None, None, None)
+    def close(self) -> None:
+        """Draw the table for the last time."""
+        self._live.stop()
+        super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Update the stage's row, or print a line above the table."""

@@ -18,21 +18,21 @@ def shown(handler: Any, stream: io.StringIO) -> str:
     """The output of `handler` for a small run."""
     add_handler(handler, progress=isinstance(handler, TerminalHandler))
     try:
-        with handler:
-            emit("vocabulary", "waiting", logger=PROGRESS)
-            emit("tokens", "waiting", logger=PROGRESS)
-            emit("vocabulary", "reused", "3f2a91c04d1e")
-            emit("tokens", "warning", "a.arrow is [bold]missing[/bold]; made again")
-            emit("tokens", "running", "python -P -m pipeline.tokens")
-            emit("tokens", "progress", LINE, logger=PROGRESS)
-            emit("tokens", "progress", LINE)
+        emit("vocabulary", "waiting", logger=PROGRESS)
+        emit("tokens", "waiting", logger=PROGRESS)
+        emit("vocabulary", "reused", "3f2a91c04d1e")
+        emit("tokens", "warning", "a.arrow is [bold]missing[/bold]; made again")
+        emit("tokens", "running", "python -P -m pipeline.tokens")
+        emit("tokens", "progress", LINE, logger=PROGRESS)
+        emit("tokens", "progress", LINE)
+        frame = stream.getvalue()
+        if isinstance(handler, TerminalHandler):
+            handler.console.print(handler.table())
             frame = stream.getvalue()
-            if isinstance(handler, TerminalHandler):
-                handler.console.print(handler.table())
-                frame = stream.getvalue()
-            emit("tokens", "failed", "tokens: killed")
+        emit("tokens", "failed", "tokens: killed")
     finally:
         remove_handler(handler)
+        handler.close()
     return frame + stream.getvalue()[len(frame) :]
 
 
