@@ -96,15 +96,19 @@ def measure(
     return Measurement(wall, cpu, peak.result() if peak else None, said)
 
 
-def run_cloze(*arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """Standard output of `cloze …`; a failure ends the benchmark."""
-    program = (sys.executable, "-P", "-c", "from cloze.command import main; main()")
+def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """Standard output of a program; a failure ends the benchmark."""
     done = subprocess.run(
-        [*program, *arguments], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False
     )
     if done.returncode:
-        raise SystemExit(f"exit code {done.returncode}: cloze {' '.join(arguments)}")
+        raise SystemExit(f"exit code {done.returncode}: {' '.join(command)}")
     return done.stdout
+
+
+def run_cloze(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Standard output of `cloze …`."""
+    return output_of([sys.executable, "-P", "-m", "cloze", *arguments], env=env)
 
 
 def in_turns(

@@ -13,7 +13,6 @@ cores; they run one after the other, each in a process of its own with the same 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from itertools import pairwise
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import open_artifact
-from benchmarks.measuring import PRECISION, ROOT, arguments_of, machine, write_result
+from benchmarks.measuring import PRECISION, ROOT, arguments_of, machine, output_of, write_result
 from model.config import PretrainStage, TrainingMachine
 from model.training.start import training_environment
 
@@ -98,16 +97,8 @@ def theirs(
 
 
 def _run(command: list[str], threads: int) -> str:
-    environment = training_environment(TrainingMachine(threads=threads))
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment, "OMP_NUM_THREADS": str(threads)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    variables = training_environment(TrainingMachine(threads=threads))
+    return output_of(command, env={**os.environ, **variables, "OMP_NUM_THREADS": str(threads)})
 
 
 def sooner(our_points: Points, their_points: Points) -> float:

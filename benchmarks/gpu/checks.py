@@ -16,7 +16,6 @@ import argparse
 import collections
 import json
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -26,7 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_product import trainer, training_steps
-from benchmarks.measuring import arguments_of
+from benchmarks.measuring import arguments_of, output_of
 from benchmarks.workload import Workload
 from model.config import TrainingMachine
 from model.training.start import training_environment
@@ -150,8 +149,8 @@ def parity(device: str) -> Finding:
         command += ["--device", where, "--steps", str(steps)]
         machine = TrainingMachine.model_validate({"device": where})
         environment = {**os.environ, **training_environment(machine)}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-        curves.append(json.loads(done.stdout.splitlines()[-1])["losses"])
+        said = output_of(command, env=environment)
+        curves.append(json.loads(said.splitlines()[-1])["losses"])
     here, there = curves
     apart = {
         side: max(abs(a - b) for a, b in zip(here[side], there[side], strict=True)) for side in here
