@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from artifacts.errors import ClozeError, explained
 from artifacts.progress import say
@@ -282,6 +282,10 @@ def application() -> App:
         help="From a folder of documents to an evaluated BERT encoder.",
         help_flags=("--help", "-h"),
         suppress_keyboard_interrupt=False,
+        # no option has a negative form, and an empty default says nothing
+        default_parameter=Parameter(
+            negative="", show_default=lambda value: str(value) if value else None
+        ),
     )
     for position, (name, verb) in enumerate(COMMANDS.items()):
         text = f"{verb.purpose}\n\nExample: `{verb.example}`"

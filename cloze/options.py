@@ -50,13 +50,13 @@ HELDOUT_EXAMPLES = "evaluate.heldout_examples"
 class Place:
     """Where artifacts and runs are stored, and how the result is printed."""
 
-    json: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    json: bool = False
     """Print the result as one JSON document."""
 
     on: Path | None = None
     """Machine file (TOML): workspace, workers, ranks, launcher. It never changes results."""
 
-    workspace: Annotated[str, Parameter(show_default=False)] = ""
+    workspace: str = ""
     """Folder or URL of artifacts and runs; overrides the machine file. [default: runs]"""
 
     def machine(self) -> MachineConfig:
@@ -75,9 +75,7 @@ class Place:
 class Target(Place):
     """Which run, with which overrides, and where it is executed."""
 
-    set: Annotated[list[str], Parameter(negative="", show_default=False)] = field(
-        default_factory=list
-    )
+    set: list[str] = field(default_factory=list)
     """Override a field of the configuration, `--set pretrain.steps=100`, or of the machine file,
     `--set training.tensorboard=logs`. Repeatable."""
 

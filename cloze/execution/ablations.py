@@ -22,7 +22,6 @@ Tables = Annotated[
     Parameter(
         help="Which ablation: objective, size, masking (the paper's Tables 5, 6 and 8), or modern, "
         "the ladder from BERT to ModernBERT. Repeatable.",
-        negative="",
     ),
 ]
 
@@ -31,7 +30,7 @@ Rows = Annotated[
     Parameter(
         help="Only this row, by its name on the page, for example rotary; the selected rows are "
         "compared with each other. Repeatable.",
-        negative="",
+        show_default=True,
     ),
 ]
 

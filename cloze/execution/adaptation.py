@@ -42,7 +42,7 @@ class Continued(GeneralText):
     """Training time, from which the number of steps is estimated in advance: repeating the command
     trains the same encoder, even if other programs slow it down."""
 
-    steps: Annotated[int, Parameter(show_default=False)] = 0
+    steps: int = 0
     """Training steps, instead of minutes."""
 
     def options(self) -> list[str]:

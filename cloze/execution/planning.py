@@ -26,17 +26,14 @@ from flows.stages import PREPARE
 Gigabytes = Annotated[
     float,
     Parameter(
-        help="Estimate for a corpus of this many GB of text, which need not be on this machine.",
-        show_default=False,
+        help="Estimate for a corpus of this many GB of text, which need not be on this machine."
     ),
 ]
 
 Tables = Annotated[
     bool,
     Parameter(
-        negative="",
-        show_default=False,
-        help="Write the stage tables (JSON) of stages that are ready to run, to run them by hand.",
+        help="Write the stage tables (JSON) of stages that are ready to run, to run them by hand."
     ),
 ]
 

@@ -36,16 +36,12 @@ GIB = 1 << 30
 WORTH_ANNOUNCING = 120.0
 """Expected seconds from which on a run says how long it will take."""
 
-WithoutPrefect = Annotated[
-    bool,
-    Parameter(negative="", show_default=False, help="Run without starting a Prefect server."),
-]
+WithoutPrefect = Annotated[bool, Parameter(help="Run without starting a Prefect server.")]
 
 Seeds = Annotated[
     list[int] | None,
     Parameter(
         consume_multiple=True,
-        negative="",
         help="Pre-train with each of these seeds on the same examples: `--seeds 0 1 2`.",
     ),
 ]
@@ -53,7 +49,6 @@ Seeds = Annotated[
 Sweep = Annotated[
     list[str] | None,
     Parameter(
-        negative="",
         help="Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`. "
         "Repeatable; runs every combination.",
     ),

@@ -30,11 +30,7 @@ from flows.workspace import writable_workspace
 Directory = Annotated[Path, Parameter(help="A new or empty directory.")]
 Folder = Annotated[Path, Parameter(help="A folder with config.json and model.safetensors.")]
 Task = Annotated[
-    str,
-    Parameter(
-        help="Export the model fine-tuned for this task instead of the encoder.",
-        show_default=False,
-    ),
+    str, Parameter(help="Export the model fine-tuned for this task instead of the encoder.")
 ]
 Run = Annotated[str, Parameter(help="A run, or a finetune artifact's directory.")]
 
@@ -51,14 +47,14 @@ GLUE_FILES = (
 class Onnx:
     """The model as ONNX graphs, for programs without torch."""
 
-    onnx: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    onnx: bool = False
     """Also write onnx/model.onnx (extra `onnx`)."""
 
-    int8: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    int8: bool = False
     """Also write onnx/model_int8.onnx, quantised to 8-bit integers, and print the effect on score
     and speed."""
 
-    sample: Annotated[str, Parameter(show_default=False)] = ""
+    sample: str = ""
     """Data to score the graphs on: a file with one text per line, or for a task a labelled file.
     By default, the descriptions of installed packages, or the task's dev file."""
 

@@ -33,9 +33,7 @@ from model.inference.predict import Predictor, Row, load_predictor
 
 TopK = Annotated[int, Parameter(help="Number of tokens for each [MASK].")]
 
-Task = Annotated[
-    str, Parameter(help="The task, if the model was fine-tuned for several.", show_default=False)
-]
+Task = Annotated[str, Parameter(help="The task, if the model was fine-tuned for several.")]
 File = Annotated[
     Path | None,
     Parameter(help="A file in the format of the task's training files, instead of texts."),

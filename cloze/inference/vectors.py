@@ -67,15 +67,12 @@ OutputFile = Annotated[
     Path | None,
     Parameter(help="File to write, NAME.npy; by default vectors are printed, one per line."),
 ]
-Truncate = Annotated[
-    bool, Parameter(negative="", show_default=False, help="Truncate texts that are too long.")
-]
+Truncate = Annotated[bool, Parameter(help="Truncate texts that are too long.")]
 Excerpts = Annotated[
     int,
     Parameter(
         help="Treat the arguments as files and folders of documents, and embed excerpts of about "
-        "this many words, which end at sentence boundaries.",
-        show_default=False,
+        "this many words, which end at sentence boundaries."
     ),
 ]
 
@@ -94,8 +91,6 @@ UseIndex = Annotated[
     bool,
     Parameter(
         name="index",
-        negative="",
-        show_default=False,
         help="For millions of vectors: search a graph of them, built once, instead of comparing "
         "with all; it occasionally misses one of the nearest. Needs the extra `index`.",
     ),
@@ -125,7 +120,7 @@ class Form:
     """Layers to concatenate: 0 is the embeddings, -1 the last layer; the paper's best features are
     -4,-3,-2,-1."""
 
-    normalize: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    normalize: bool = False
     """Scale vectors to length 1."""
 
     def numbers(self) -> tuple[int, ...]:

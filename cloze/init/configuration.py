@@ -44,9 +44,7 @@ Source = Annotated[str, Parameter(help="File, folder, glob or URL of the corpus.
 OutputFile = Annotated[
     Path | None, Parameter(name="--output", help="File to write; without it, standard output.")
 ]
-Name = Annotated[
-    str, Parameter(help="Name of the run; by default that of the corpus.", show_default=False)
-]
+Name = Annotated[str, Parameter(help="Name of the run; by default that of the corpus.")]
 Vocabulary = Annotated[
     Path | None,
     Parameter(
@@ -60,7 +58,6 @@ From = Annotated[
         name="--from",
         help="Encoder to train further on the corpus, or to fine-tune: a run's name, an artifact's "
         "directory, or a folder in Hugging Face's layout.",
-        show_default=False,
     ),
 ]
 
@@ -81,10 +78,10 @@ FEWEST_BESIDE_REPLAY = 20
 class GeneralText:
     """Text like that of the encoder's pre-training, in addition to the folder."""
 
-    general: Annotated[str, Parameter(show_default=False)] = ""
+    general: str = ""
     """File, folder, glob or URL of general text; the report shows how much of it is forgotten."""
 
-    replay: Annotated[str, Parameter(show_default=False)] = ""
+    replay: str = ""
     """The same, but a quarter of the training examples come from it, to reduce forgetting, which is
     measured on its held-out documents."""
 

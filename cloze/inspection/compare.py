@@ -34,7 +34,7 @@ Format = Annotated[
 
 PageFile = Annotated[
     Path | None,
-    Parameter(show_default=False, help="Also write a page that plots the runs' curves together."),
+    Parameter(help="Also write a page that plots the runs' curves together."),
 ]
 
 LATEX_ESCAPES = str.maketrans(

@@ -40,18 +40,14 @@ Rows = Annotated[
 Split = Annotated[
     str,
     Parameter(
-        help="Split to read: train (the default), heldout, or the name of a held-out source.",
-        show_default=False,
+        help="Split to read: train (the default), heldout, or the name of a held-out source."
     ),
 ]
-Document = Annotated[
-    str, Parameter(help="Show documents whose digest starts with this.", show_default=False)
-]
+Document = Annotated[str, Parameter(help="Show documents whose digest starts with this.")]
 Dropped = Annotated[
     list[str] | None,
     Parameter(
         help="List the documents that were dropped, for the given reasons or for any.",
-        negative="",
         consume_multiple=True,
     ),
 ]

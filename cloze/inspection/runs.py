@@ -22,12 +22,7 @@ from flows.workspace import list_runs, read_record, stage_tables, writable_works
 HEADER = ("run", "state", "started", "took", "stages", "headline")
 MEGABYTE = 1_000_000
 
-Delete = Annotated[
-    bool,
-    Parameter(
-        negative="", show_default=False, help="Delete the garbage; by default it is only listed."
-    ),
-]
+Delete = Annotated[bool, Parameter(help="Delete the garbage; by default it is only listed.")]
 
 
 def runs(*, place: Place = PLACE) -> Answer:

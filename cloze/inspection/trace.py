@@ -29,7 +29,7 @@ from flows.workspace import read_record, run_artifact
 
 Ids = npt.NDArray[np.int64]
 
-Row = Annotated[int, Parameter(help="Number of the example to trace, from 0.")]
+Row = Annotated[int, Parameter(help="Number of the example to trace, from 0.", show_default=True)]
 Split = Annotated[str, Parameter(help="Split of the example.")]
 
 SHOWN_CHARACTERS = 400
