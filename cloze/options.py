@@ -34,15 +34,11 @@ EngineOption = Annotated[
     str, Parameter(help="Options for the engine (Beam or DeepSpeed's launcher), after --.")
 ]
 
-CONTINUE_FROM = "pretrain.continue_from"
 MODEL_FIELDS = (
-    *("pretrain.init", CONTINUE_FROM),
+    *("pretrain.init", "pretrain.continue_from"),
     *("finetune.encoder", "finetune.second_encoder"),
 )
 """Fields of the configuration whose value is a model."""
-
-HELDOUT_EXAMPLES = "evaluate.heldout_examples"
-"""The field whose value is an examples artifact."""
 
 
 @Parameter(name="*")
@@ -83,21 +79,19 @@ class Target(Place):
         """The run's configuration, with the names of runs resolved to their models' directories."""
         settings = [one for one in self.set if not _is_of_the_machine(one)]
         run = parse(RunConfig, override(read_toml(config), settings), source=config)
+        if run.pretrain.continue_from == run.name:
+            raise UsageError(
+                f"pretrain.continue_from = {run.name}: a run cannot continue itself; give the "
+                f"longer run another name, for example --set name={run.name}-{run.pretrain.steps}"
+            )
         table = run.model_dump(mode="json")
         for place in MODEL_FIELDS:
-            name = flat(table).get(place)
-            if name == run.name and place == CONTINUE_FROM:
-                raise UsageError(
-                    f"{place} = {name}: a run cannot continue itself; give the longer run another "
-                    f"name, for example --set name={name}-{run.pretrain.steps}"
-                )
-            if name:
+            if name := flat(table).get(place):
                 table = assign(table, place, model_directory(str(name), self.space()))
-        examples = run.evaluate.heldout_examples
-        if examples:
+        if examples := run.evaluate.heldout_examples:
             named = f"{examples}/examples" if examples in list_runs(self.space()) else examples
             directory = named_artifact(named, self.space()).directory
-            table = assign(table, HELDOUT_EXAMPLES, directory)
+            table = assign(table, "evaluate.heldout_examples", directory)
         return parse(RunConfig, table, source=config)
 
     def machine(self) -> MachineConfig:

@@ -33,8 +33,7 @@ Format = Annotated[
 ]
 
 PageFile = Annotated[
-    Path | None,
-    Parameter(help="Also write a page that plots the runs' curves together."),
+    Path | None, Parameter(help="Also write a page that plots the runs' curves together.")
 ]
 
 LATEX_ESCAPES = str.maketrans(
