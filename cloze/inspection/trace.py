@@ -57,16 +57,6 @@ class Example:
     values: ExampleRow
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The document that contains an example's first segment."""
-
-    file: FileEntry
-    row: int
-    """Within its file."""
-    values: DocumentRow
-
-
 def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place = PLACE) -> Answer:
     """Trace a run's score back to a document."""
     space = place.space()
@@ -83,18 +73,18 @@ def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place
     if "examples" in found:
         examples, tokens = found["examples"], found["tokens"]
         example = find_example(examples, split=split, row=row)
-        origin = find_origin(example, tokens)
+        bucket, number, values = find_origin(example, tokens)
         tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
         masked = example_text(example.values, tokenizer)
-        document = document_text(origin.values, tokenizer)
-        digest = origin.values["document_digest"].hex()
+        document = document_text(values, tokenizer)
+        digest = values["document_digest"].hex()
         position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
         steps += [
             Step("examples", examples.digest, f"{len(examples.manifest.files)} files"),
             Step("shard", example.file.sha256, f"{example.file.name}, {position}: {masked.title}"),
             Step("example", "", masked.text.replace("\n", " ")),
             Step("tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"),
-            Step("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
+            Step("shard", bucket.sha256, f"{bucket.name}, row {number}"),
             Step("document", digest, document.title.partition(", ")[2]),
             Step("text", "", document.text.replace("\n", " ")),
         ]
@@ -144,8 +134,8 @@ def find_example(examples: Artifact, *, split: str, row: int) -> Example:
     return Example(entry, left, copy, values)
 
 
-def find_origin(example: Example, tokens: Artifact) -> Origin:
-    """The document that contains the example's first segment."""
+def find_origin(example: Example, tokens: Artifact) -> tuple[FileEntry, int, DocumentRow]:
+    """The document that contains the example's first segment: its file, its row, and the row."""
     facts = example.file.statistics
     entry = tokens.manifest.file(tokens_name(facts["split"], facts["bucket"]))
     wanted = first_segment(example.values)
@@ -160,7 +150,7 @@ def find_origin(example: Example, tokens: Artifact) -> Origin:
         )
     ends = ids.offsets.to_numpy()[1:] - ids.offsets.to_numpy()[0]
     row = int(np.searchsorted(ends, places[0], side="right"))
-    return Origin(entry, row, table.slice(row, 1).to_pylist()[0])
+    return entry, row, table.slice(row, 1).to_pylist()[0]
 
 
 def first_segment(row: ExampleRow) -> Ids:
