@@ -137,7 +137,7 @@ def main() -> None:
     medians = {key: statistics.median(found) for key, found in seconds.items()}
     sums = {side: sum(medians[name, side] for name in shapes) for side in SIDES}
     gflops = {
-        name: {side: 2e-9 * rows * depth * columns / medians[name, side] for side in SIDES}
+        name: {side: round(2e-9 * rows * depth * columns / medians[name, side]) for side in SIDES}
         for name, (rows, depth, columns) in shapes.items()
     }
     times = sums["torch"] / sums["ours"]
@@ -147,19 +147,13 @@ def main() -> None:
             "machine": facts,
             "threads": arguments.threads,
             "rounds": len(seconds[next(iter(seconds))]),
-            "gflops": {
-                name: {side: round(rate) for side, rate in found.items()}
-                for name, found in gflops.items()
-            },
+            "gflops": gflops,
             "times_torch_in_sum": round(times, 3),
         },
     )
     header = ("rows × depth × columns", *SIDES)
     rows = [
-        (
-            f"{' × '.join(f'{n:,}' for n in shapes[name])}, {name}",
-            *(f"{r:.0f}" for r in of.values()),
-        )
+        (f"{' × '.join(f'{n:,}' for n in shapes[name])}, {name}", *of.values())
         for name, of in gflops.items()
     ]
     print(markdown(header, rows))
