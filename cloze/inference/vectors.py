@@ -196,15 +196,12 @@ def _beside(
     placed: Iterable[PlacedPassage], vectors: Iterable[Vectors], path: Path
 ) -> Iterator[Vectors]:
     """Pass on the vectors and write their passages to `path`, which appears once complete."""
-    unfinished = path.with_name(f"{path.name}.unfinished-{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
+    with filesystem.temporary_beside(str(path)) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
             for one, vector in zip(placed, vectors, strict=True):
                 file.write(json.dumps(_described(one), ensure_ascii=False) + "\n")
                 yield vector
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        os.replace(temporary, path)
 
 
 def _described(passage: PlacedPassage) -> dict[str, str | int | None]:
