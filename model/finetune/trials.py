@@ -22,15 +22,9 @@ from artifacts.rng import address
 from artifacts.store import WORK, finished_file, put_bytes, put_json
 from model.config import FeatureConfig, FinetuneConfig, GridConfig, TaskConfig
 from model.encoder.models import SentenceModel, TaskModel
-from model.finetune.approaches import (
-    LAYERS,
-    Approach,
-    FeatureBased,
-    FeatureCache,
-    FeatureHead,
-    FineTuning,
-)
+from model.finetune.approaches import Approach, FineTuning
 from model.finetune.error_analysis import confusion, errors, scored_split
+from model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
 from model.finetune.trainer import (
     Advance,
     LocalOptimizer,

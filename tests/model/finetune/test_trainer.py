@@ -21,13 +21,8 @@ from model.config import (
     TaskConfig,
 )
 from model.encoder.models import Encoder, SentenceModel, TaskModel
-from model.finetune.approaches import (
-    LAYERS,
-    FeatureCache,
-    FeatureHead,
-    FineTuning,
-    split_logits,
-)
+from model.finetune.approaches import FineTuning, split_logits
+from model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
 from model.finetune.finetune import finetune
 from model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
 from model.hugging_face.model_files import read_encoder_files
