@@ -7,11 +7,12 @@ Out: BertForPreTraining or ModernBertForMaskedLM; micro-batches as its collators
 
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import torch
 
-from benchmarks.workload import VOCABULARY, Workload, cut, padded
+from benchmarks.workload import VOCABULARY, Workload, cut
 from model.config import EncoderConfig
-from model.data.batch import Example, pack
+from model.data.batch import Example, PackedBatch, pack
 from model.hugging_face.layout import hugging_face_config
 
 LEARNING_RATE = 1e-4
@@ -21,30 +22,29 @@ Update = Callable[[Iterable[Inputs], int], torch.Tensor]
 
 
 def hugging_face_model(
-    config: EncoderConfig, *, packed: bool = False, headless: bool = False
+    config: EncoderConfig,
+    *,
+    vocabulary_size: int = VOCABULARY,
+    packed: bool = False,
+    headless: bool = False,
 ) -> torch.nn.Module:
     """A model drawn from a seed; `packed`: for sequences without padding (flash-attn)."""
-    from transformers import (
-        BertConfig,
-        BertForMaskedLM,
-        BertForPreTraining,
-        ModernBertConfig,
-        ModernBertForMaskedLM,
-        ModernBertModel,
-    )
+    import transformers
 
     torch.manual_seed(0)
     table = {
-        **hugging_face_config(config, VOCABULARY),
+        **hugging_face_config(config, vocabulary_size),
         "attn_implementation": "flash_attention_2" if packed else "sdpa",
     }
     model: torch.nn.Module
     if config.family == "modern":
-        settings = ModernBertConfig(**table, sparse_prediction=True)
-        model = (ModernBertModel if headless else ModernBertForMaskedLM)(settings)
+        settings = transformers.ModernBertConfig(**table, sparse_prediction=True)
+        of_modern = transformers.ModernBertModel if headless else transformers.ModernBertForMaskedLM
+        model = of_modern(settings)
     else:
         # without padding there is one row, so a next-sentence head would see one sequence only
-        model = (BertForMaskedLM if packed else BertForPreTraining)(BertConfig(**table))
+        of_bert = transformers.BertForMaskedLM if packed else transformers.BertForPreTraining
+        model = of_bert(transformers.BertConfig(**table))
     return model
 
 
@@ -84,24 +84,46 @@ def divided(
 
 def collated(side: str, work: Workload, part: Sequence[Example]) -> Inputs:
     """A micro-batch as the side's collator makes it."""
+    packed = pack(part)
     if side == "padding_free":  # one row, as transformers' DataCollatorWithFlattening makes it
-        packed = pack(part)
-        labels = torch.full_like(packed.input_ids, -100)
-        labels[packed.masked_lm_positions] = packed.masked_lm_ids
         return {
             "input_ids": packed.input_ids[None],
             "token_type_ids": packed.token_type_ids[None],
             "position_ids": packed.position_ids[None],
-            "labels": labels[None],
+            "labels": labels_of(packed)[None],
             **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), packed.cu_seqlens),
             **dict.fromkeys(("max_length_q", "max_length_k"), packed.max_seqlen),
         }
     width = work.longest
     if side == "grouped":  # the longest sequence, rounded up to a multiple of 8
-        width = -(-max(len(one.input_ids) for one in part) // 8) * 8
-    inputs: Inputs = dict(padded(part, longest=width))
+        width = -(-packed.max_seqlen // 8) * 8
+    inputs: Inputs = dict(padded_inputs(packed, width=width))
     if work.is_modern:  # it has neither segments nor next sentences, and full batches need no mask
         del inputs["token_type_ids"], inputs["next_sentence_label"]
         if torch.as_tensor(inputs["attention_mask"]).all():
             del inputs["attention_mask"]
     return inputs
+
+
+def labels_of(packed: PackedBatch) -> torch.Tensor:
+    """[T] the masked tokens' ids; -100 where no token is masked."""
+    labels = torch.full_like(packed.input_ids, -100)
+    labels[packed.masked_lm_positions] = packed.masked_lm_ids
+    return labels
+
+
+def padded_inputs(packed: PackedBatch, *, width: int) -> dict[str, torch.Tensor]:
+    """[B, width] as a padding collator makes it."""
+    inside = np.arange(width) < packed.lengths[:, None]
+    columns = {
+        "input_ids": (packed.input_ids, 0),
+        "token_type_ids": (packed.token_type_ids, 0),
+        "attention_mask": (1, 0),
+        "labels": (labels_of(packed), -100),
+    }
+    inputs = {}
+    for name, (values, padding) in columns.items():
+        padded = np.full(inside.shape, padding)
+        padded[inside] = values
+        inputs[name] = torch.from_numpy(padded)
+    return {**inputs, "next_sentence_label": packed.next_sentence_label}

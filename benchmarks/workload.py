@@ -1,8 +1,7 @@
 """Training batches drawn from a seed, with the lengths of real text or all full.
 
 In:  an architecture, the maximum sequence length, the number of sequences per step.
-Out: `Workload`: batches of `Example`s and their FLOPs; `cut` and `padded`, which divide a batch by
-     tokens and pad it as Hugging Face's models take it.
+Out: `Workload`: batches of `Example`s and their FLOPs; `cut`, which divides a batch by tokens.
 
 The lengths follow what Google's generator makes of Wikipedia: at 128, 55.6 % of the sequences are
 full and the mean is 104; at 512, 16.9 % and 226. Full sequences alone would hide the cost of
@@ -15,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from model.config import EncoderConfig
 from model.data.batch import Example
@@ -169,20 +167,3 @@ def cut(batch: Sequence[Example], token_budget: int) -> list[list[Example]]:
         parts[-1].append(example)
         tokens += len(example.input_ids)
     return parts
-
-
-def padded(batch: Sequence[Example], *, longest: int) -> dict[str, torch.Tensor]:
-    """[B, longest] as a padding collator makes it; labels are -100 where no token is masked."""
-    names = ("input_ids", "token_type_ids", "attention_mask")
-    inputs = {name: torch.zeros(len(batch), longest, dtype=torch.long) for name in names}
-    labels = torch.full((len(batch), longest), -100)
-    for row, example in enumerate(batch):
-        size = len(example.input_ids)
-        inputs["input_ids"][row, :size] = torch.as_tensor(example.input_ids)
-        inputs["token_type_ids"][row, example.segment_a_length : size] = 1
-        inputs["attention_mask"][row, :size] = 1
-        labels[row, torch.as_tensor(example.masked_lm_positions)] = torch.as_tensor(
-            example.masked_lm_ids
-        )
-    following = torch.tensor([example.next_sentence_label for example in batch])
-    return {**inputs, "labels": labels, "next_sentence_label": following}

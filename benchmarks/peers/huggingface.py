@@ -58,14 +58,11 @@ collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
 batches = DataLoader(blocks, batch_size=256, collate_fn=collator, num_workers=processes or 0)
 examples = sum(len(batch["input_ids"]) for batch in batches)
 collated = time.monotonic()
-print(
-    json.dumps(
-        {
-            "seconds": collated - started,
-            "seconds_without_collator": grouped - started,
-            "seconds_tokenising": tokenised - started,
-            "examples": examples,
-            "cpu_aside": aside,
-        }
-    )
-)
+found = {
+    "seconds": collated - started,
+    "seconds_without_collator": grouped - started,
+    "seconds_tokenising": tokenised - started,
+    "examples": examples,
+    "cpu_aside": aside,
+}
+print(json.dumps(found))

@@ -17,110 +17,90 @@ import time
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
+import transformers
 from torch.utils.data import Dataset
-from transformers import (
-    BertConfig,
-    BertForPreTraining,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.store import open_artifact
-from model.config import OptimizerConfig, PretrainStage
-from model.data.order import LengthOrder
-from model.data.shards import Examples, ExampleShards
+from benchmarks.transformers_steps import hugging_face_model, padded_inputs
+from model.config import PretrainStage
+from model.data.micro_batches import BatchSource, Share
+from model.data.sources import heldout_sources, read_inputs, training_source
 from model.encoder.models import PretrainingModel
-from model.hugging_face.layout import hugging_face_config, to_hugging_face
+from model.hugging_face.layout import to_hugging_face
 from model.training.optimizer import learning_rate, parameter_groups
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])
 recipe, length = stage.pretrain, stage.pretrain.phases[0].max_seq_length
-artifact = open_artifact(settings["examples"])
+inputs = read_inputs(open_artifact(settings["examples"]), stage)
+WHOLE = Share(rank=0, ranks=1, token_budget=1 << 40)
+"""A whole batch at once."""
+
 torch.set_num_threads(settings["threads"])
 
 
 class Batches(Dataset[dict[str, torch.Tensor]]):
-    """The run's global batches, already collated."""
+    """The batches of a source, already collated: padded to their longest example."""
 
-    def __init__(self, split: str, purpose: str, batch_size: int, count: int) -> None:
-        self.shards = ExampleShards(artifact, split=split, max_seq_length=length)
-        self.order = LengthOrder(length, self.shards.rows, batch_size, purpose)
-        self.count = count
+    def __init__(self, source: BatchSource) -> None:
+        self.source = source
 
     def __len__(self) -> int:
-        return self.count
+        return self.source.curriculum.steps
 
     def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
-        batch = self.order.batch(step)
-        order = self.order.epoch(batch.epoch)
-        shards, rows = order.locate(batch.first, batch.stop)
-        return collated(self.shards.gather(batch.epoch % self.order.copies, shards, rows))
+        (packed,) = self.source(step).micro_batches
+        return padded_inputs(packed, width=packed.max_seqlen)
 
 
-def collated(examples: Examples) -> dict[str, torch.Tensor]:
-    """Pad to the longest example; labels are -100 where no token is masked."""
-    inside = np.arange(examples.lengths.max()) < examples.lengths[:, None]
-    ids = np.zeros(inside.shape, np.int64)
-    ids[inside] = examples.input_ids
-    labels = np.full(inside.shape, -100)
-    rows = np.repeat(np.arange(len(examples)), examples.masked_counts)
-    labels[rows, examples.masked_lm_positions] = examples.masked_lm_ids
-    types = inside & (np.arange(inside.shape[1]) >= examples.segment_a_lengths[:, None])
-    arrays = {
-        "input_ids": ids,
-        "attention_mask": inside.astype(np.int64),
-        "token_type_ids": types.astype(np.int64),
-        "labels": labels,
-        "next_sentence_label": examples.next_sentence_labels,
-    }
-    return {name: torch.from_numpy(values) for name, values in arrays.items()}
-
-
-class HeldOut(TrainerCallback):
+class HeldOut(transformers.TrainerCallback):
     """Computes the held-out loss every few steps, with the clock stopped."""
 
     def __init__(self) -> None:
-        wanted = recipe.evaluation_examples
-        source = Batches("heldout", "evaluation", min(256, wanted), max(1, wanted // 256))
+        source = Batches(heldout_sources(inputs, stage, share=WHOLE)[length])
         self.batches = [source[i] for i in range(len(source))]
         self.points: list[tuple[int, float, float]] = []
         self.spent, self.since = 0.0, 0.0
 
     def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_: object,
     ) -> None:
         """Start the clock."""
         self.since = self.since or time.monotonic()
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: object
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **more: object,
     ) -> None:
         """Stop the clock for an evaluation, if one is due."""
         if state.global_step % recipe.evaluate_every and state.global_step != recipe.steps:
             return
         self.spent += time.monotonic() - self.since
-        model = cast("BertForPreTraining", more["model"])
+        model = cast("transformers.BertForPreTraining", more["model"])
         self.points.append((state.global_step, self.spent, self.loss(model)))
         self.since = time.monotonic()
 
     @torch.no_grad()
-    def loss(self, model: BertForPreTraining) -> float:
+    def loss(self, model: transformers.BertForPreTraining) -> float:
         """Mean cross-entropy of the masked tokens."""
         model.eval()
         total, count = 0.0, 0
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):
             for batch in self.batches:
-                inputs = {k: v for k, v in batch.items() if "label" not in k}
+                unlabelled = {k: v for k, v in batch.items() if "label" not in k}
                 masked = batch["labels"] != -100
-                logits = model(**inputs).prediction_logits[masked].float()
+                logits = model(**unlabelled).prediction_logits[masked].float()
                 labels = batch["labels"][masked]
                 total += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
                 count += len(labels)
@@ -128,31 +108,26 @@ class HeldOut(TrainerCallback):
         return total / count
 
 
-def adamw(config: OptimizerConfig, model: BertForPreTraining) -> torch.optim.Optimizer:
-    """Torch's fused AdamW with our parameter groups and settings."""
-    return torch.optim.AdamW(
-        parameter_groups(model.named_parameters(), weight_decay=config.weight_decay),
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        fused=True,
-    )
-
-
-def initial_model(vocabulary_size: int) -> BertForPreTraining:
+def initial_model(vocabulary_size: int) -> transformers.BertForPreTraining:
     """Hugging Face's model with our side's initial weights."""
     torch.manual_seed(stage.seed)
     ours = PretrainingModel(stage.encoder, vocabulary_size)
-    shape = hugging_face_config(stage.encoder, vocabulary_size)
-    model = BertForPreTraining(BertConfig(**{k: v for k, v in shape.items() if k != "cloze"}))
+    found = hugging_face_model(stage.encoder, vocabulary_size=vocabulary_size)
+    model = cast("transformers.BertForPreTraining", found)
     loaded = model.load_state_dict(to_hugging_face(ours.state_dict()), strict=False)
     assert not loaded.unexpected_keys
     model.tie_weights()
     return model
 
 
-model = initial_model(artifact.manifest.statistics["vocabulary_size"])
-optimizer = adamw(recipe.optimizer, model)
+model = initial_model(inputs.tokenizer.size)
+optimizer = torch.optim.AdamW(  # with our parameter groups and settings
+    parameter_groups(model.named_parameters(), weight_decay=recipe.optimizer.weight_decay),
+    lr=recipe.optimizer.learning_rate,
+    betas=(recipe.optimizer.beta1, recipe.optimizer.beta2),
+    eps=recipe.optimizer.eps,
+    fused=True,
+)
 schedule = torch.optim.lr_scheduler.LambdaLR(
     optimizer,
     lambda step: (
@@ -161,7 +136,7 @@ schedule = torch.optim.lr_scheduler.LambdaLR(
     ),
 )
 watch = HeldOut()
-Trainer(
+transformers.Trainer(
     model=model,
     args=TrainingArguments(
         output_dir=settings["scratch"],
@@ -178,9 +153,7 @@ Trainer(
         torch_compile=settings["compile"],
         disable_tqdm=True,
     ),
-    train_dataset=Batches(
-        "train", f"{artifact.digest}/{stage.seed}", recipe.batch_size, recipe.steps
-    ),
+    train_dataset=Batches(training_source(inputs, stage, share=WHOLE)),
     data_collator=lambda items: items[0],
     optimizers=(optimizer, schedule),
     callbacks=[watch],
