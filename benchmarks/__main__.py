@@ -21,7 +21,7 @@ from artifacts.config import parse, read_toml
 from artifacts.store import open_artifact
 from benchmarks.corpus import write_corpus
 from benchmarks.cpu_training import BEST
-from benchmarks.measuring import ROOT, arguments_of, run_cloze
+from benchmarks.measuring import ROOT, Arguments, flags, run_cloze
 from flows.config import RunConfig
 
 
@@ -29,33 +29,30 @@ from flows.config import RunConfig
 class Scale:
     """How much is measured."""
 
-    config: Path
+    config: str
     """The run whose text, vocabulary and examples are used."""
-    megabytes: dict[str, float]
+    megabytes: tuple[float, float]
     """Sizes of the small and the large text."""
     repeats: int
-    training: tuple[str, ...]
+    training: str
     """Options of `cpu_training.py`."""
-    race: tuple[str, ...]
+    race: str
     """Options of `race.py`."""
 
 
 FULL = Scale(
-    config=ROOT / "configs" / "demo.toml",
-    megabytes={"small": 8.0, "large": 24.0},
+    config="configs/demo.toml",
+    megabytes=(8.0, 24.0),
     repeats=3,
-    training=("--presets", "mini", "--rounds", "3"),
-    race=("--preset", "mini", "--steps", "600"),
+    training="--presets mini --rounds 3",
+    race="--preset mini --steps 600",
 )
 TINY = Scale(
-    config=ROOT / "configs" / "smoke.toml",
-    megabytes={"small": 0.2, "large": 3.0},
+    config="configs/smoke.toml",
+    megabytes=(0.2, 3.0),
     repeats=1,
-    training=(
-        *("--presets", "tiny", "--sides", "ours", "deepspeed", BEST[0]),
-        *("--rounds", "1", "--batch-size", "8"),
-    ),
-    race=("--preset", "tiny", "--steps", "24", "--batch-size", "8", "--max-seq-length", "64"),
+    training=f"--presets tiny --sides ours deepspeed {BEST[0]} --rounds 1 --batch-size 8",
+    race="--preset tiny --steps 24 --batch-size 8 --max-seq-length 64",
 )
 """A smoke test: every program runs, no figure means anything."""
 
@@ -64,40 +61,40 @@ NAMES = ("tokenization", "preparation", "loader", "training", "race")
 
 def commands(scale: Scale, output: Path) -> dict[str, list[str]]:
     """Make the inputs; return each benchmark's program under benchmarks/ with its arguments."""
-    workspace = str(output / "workspace")
-    made = run_cloze("examples", str(scale.config), "--workspace", workspace, "--json")
+    config, workspace = ROOT / scale.config, str(output / "workspace")
+    made = run_cloze("examples", str(config), "--workspace", workspace, "--json")
     examples = open_artifact(json.loads(made)["examples"]["directory"])
-    corpus = parse(RunConfig, read_toml(scale.config), source=scale.config).corpus
-    texts = {name: str(output / f"{name}.txt") for name in scale.megabytes}
-    for name, megabytes in scale.megabytes.items():
-        write_corpus(corpus, megabytes=megabytes, output=texts[name])
     vocabulary = output / "vocab.txt"
     vocabulary.write_bytes(examples.read_bytes("vocab.txt"))
+    corpus = parse(RunConfig, read_toml(config), source=config).corpus
+    small, large = (str(output / f"{name}.txt") for name in ("small", "large"))
+    for text, megabytes in zip((small, large), scale.megabytes, strict=True):
+        write_corpus(corpus, megabytes=megabytes, output=text)
     longest = max(map(int, examples.manifest.statistics["splits"]["train"]))
     cores = len(os.sched_getaffinity(0))
     found = {
         "tokenization": [
-            *("preparing/tokenizer_speed.py", "--corpus", texts["large"]),
-            *("--vocabulary", str(vocabulary)),
+            "preparing/tokenizer_speed.py",
+            *flags(corpus=large, vocabulary=vocabulary),
         ],
         "preparation": [
-            *("preparing/preparation.py", "--vocabulary", str(vocabulary)),
-            *("--small", texts["small"], "--large", texts["large"]),
-            *("--repeats", str(scale.repeats)),
+            "preparing/preparation.py",
+            *flags(vocabulary=vocabulary, small=small, large=large, repeats=scale.repeats),
         ],
         "loader": [
-            *("preparing/loader.py", "--examples", examples.directory),
-            *("--max-seq-length", str(longest)),
+            "preparing/loader.py",
+            *flags(examples=examples.directory, max_seq_length=longest),
         ],
-        "training": ["cpu_training.py", *scale.training],
+        "training": ["cpu_training.py", *scale.training.split()],
         "race": [
-            *("race.py", "--examples", examples.directory, *scale.race),
-            *("--threads", str(cores)),
+            "race.py",
+            *flags(examples=examples.directory, threads=cores),
+            *scale.race.split(),
         ],
     }
     files = {"training": "cpu_training"}
     return {
-        name: [*command, "--output", str(output / f"{files.get(name, name)}.json")]
+        name: [*command, *flags(output=output / f"{files.get(name, name)}.json")]
         for name, command in found.items()
     }
 
@@ -112,7 +109,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def main() -> int:
     """Make the inputs, run each benchmark; one that fails does not stop the others."""
-    parser = arguments_of(__doc__)
+    parser = Arguments(__doc__)
     parser.add_argument("--only", nargs="+", default=NAMES, choices=NAMES, metavar="NAME")
     parser.add_argument("--tiny", action="store_true", help="a smoke test on tiny inputs")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench")

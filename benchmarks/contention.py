@@ -23,15 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import (
-    ROOT,
-    arguments_of,
-    in_turns,
-    machine,
-    markdown,
-    run_cloze,
-    write_result,
-)
+from benchmarks import measuring
+from benchmarks.measuring import ROOT
 from model.training.start import ALLOCATOR, KERNEL_CACHES
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -58,7 +51,7 @@ def turn(setting: str, busy: int, arguments: argparse.Namespace, *, steps: int) 
     loop = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(loop, start_new_session=True) for _ in range(busy)]
     try:
-        run_cloze(
+        measuring.run_cloze(
             *("pretrain", arguments.config, "--workspace", str(folder)),
             *("--on", str(folder / "machine.toml"), "--set", f"pretrain.steps={steps}"),
             *itertools.chain.from_iterable(("--set", field) for field in arguments.set),
@@ -76,19 +69,15 @@ def turn(setting: str, busy: int, arguments: argparse.Namespace, *, steps: int) 
 
 def main() -> None:
     """Read the arguments, take turns, write."""
-    parser = arguments_of(__doc__, output="contention.json")
-    parser.add_argument("--config", default="configs/demo.toml")
+    parser = measuring.Arguments(__doc__, output="contention.json")
     parser.add_argument("--set", action="append", default=[], help="override, as for `cloze`")
-    parser.add_argument("--settings", nargs="+", default=list(SETTINGS))
-    parser.add_argument("--busy", nargs="+", type=int, default=[0, 1, 2, 4])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--workspace", default=str(ROOT / "runs" / "contention"))
+    parser.add_options(settings=list(SETTINGS), busy=[0, 1, 2, 4], rounds=2, steps=400)
+    parser.add_options(config="configs/demo.toml", workspace=str(ROOT / "runs" / "contention"))
     arguments = parser.parse_args()
     Path(arguments.workspace).mkdir(parents=True, exist_ok=True)
     # another number of steps each time, since a finished run would be reused
     steps = itertools.count(arguments.steps)
-    rates = in_turns(
+    rates = measuring.in_turns(
         itertools.product(arguments.busy, arguments.settings),
         lambda case: turn(case[1], case[0], arguments, steps=next(steps)),
         rounds=arguments.rounds,
@@ -97,12 +86,13 @@ def main() -> None:
         setting: {busy: rates[busy, setting] for busy in arguments.busy}
         for setting in arguments.settings
     }
-    write_result(arguments.output, {"machine": machine(), "tokens_per_second": found})
+    result = {"machine": measuring.machine(), "tokens_per_second": found}
+    measuring.write_result(arguments.output, result)
     rows = [
         [setting, *(f"{statistics.median(values):,.0f}" for values in by_busy.values())]
         for setting, by_busy in found.items()
     ]
-    print(markdown(["real tokens/s beside", *map(str, arguments.busy)], rows))
+    print(measuring.markdown(["real tokens/s beside", *map(str, arguments.busy)], rows))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import arguments_of
+from benchmarks.measuring import Arguments
 from pipeline.config.settings import CleaningConfig, CorpusConfig, Reader, SourceConfig
 from pipeline.readers.input_shards import input_shards
 from pipeline.text.texts import TextBlock, read_texts
@@ -51,10 +51,8 @@ def write_corpus(corpus: CorpusConfig, *, megabytes: float, output: str) -> int:
 
 def main() -> None:
     """Read the arguments, write the file."""
-    parser = arguments_of(__doc__)
-    parser.add_argument("--wikiextractor", required=True)
-    parser.add_argument("--megabytes", type=float, required=True)
-    parser.add_argument("--output", required=True)
+    parser = Arguments(__doc__, wikiextractor=str, megabytes=float)
+    parser.add_options(output=str)
     arguments = parser.parse_args()
     corpus = corpus_of(arguments.wikiextractor, reader="wikiextractor")
     written = write_corpus(corpus, megabytes=arguments.megabytes, output=arguments.output)

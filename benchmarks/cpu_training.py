@@ -17,29 +17,16 @@ the result file, each with its own machine and date.
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypedDict
-
-from pydantic import TypeAdapter
+from typing import Any, TypedDict, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import (
-    PRECISION,
-    ROOT,
-    add_result,
-    arguments_of,
-    in_turns,
-    machine,
-    markdown,
-    measure,
-)
-from model.config import TrainingMachine
-from model.training.start import training_environment
+from benchmarks import measuring
+from benchmarks.measuring import PRECISION
 
 BEST = (f"huggingface_{PRECISION}", f"huggingface_{PRECISION}_compiled")
 """Hugging Face at its best is the faster of the two."""
@@ -58,8 +45,7 @@ UNDISTURBED = 0.8
 REPEATS = 2
 
 
-@dataclass
-class Turn:
+class Turn(TypedDict):
     """The output of `training_steps.py`: one number per step."""
 
     seconds: list[float]
@@ -71,50 +57,25 @@ class Turn:
     kernels: str
     """Which of our own kernels were in use."""
 
-    @property
-    def rate(self) -> float:
-        """The matrix rate during the turn, FLOP/s."""
-        return statistics.median(self.rates)
-
 
 @dataclass(frozen=True)
 class Case:
     """One table row per side: a model and its training steps, or its embedding passes."""
 
     name: str
-    options: Sequence[str]
+    options: Mapping[str, object]
     """Options of `training_steps.py`."""
     our_steps: int
     their_steps: int
     goals: tuple[float, float] | None
 
-    def turn(self, side: str, *, cores: str) -> Turn:
-        """Run one side in a process of its own."""
-        steps = self.their_steps if side.startswith("huggingface") else self.our_steps
-        command = [sys.executable, str(ROOT / "benchmarks" / "training_steps.py"), side]
-        command += [*self.options, "--steps", str(steps)]
-        taken = measure(command, cores=cores, env=training_environment(TrainingMachine()))
-        return TypeAdapter(Turn).validate_python(taken.said)
 
-
-class Side(TypedDict):
-    """One side's figures, medians over the steps of all its turns."""
-
-    tokens_per_second: float
-    spread: list[float]
-    """Tokens per second of the slowest step and of the fastest."""
-    gflops: int
-    matrix_gflops: int
-    steps: int
-    kernels: str
-
-
-def summary(turns: list[Turn]) -> Side:
-    """A side's figures over all its turns."""
+def summary(turns: list[Turn]) -> dict[str, Any]:
+    """A side's figures: medians over the steps of all its turns, and the slowest and fastest."""
     steps = [
         step
         for turn in turns
-        for step in zip(turn.seconds, turn.tokens, turn.flops, turn.rates, strict=True)
+        for step in zip(turn["seconds"], turn["tokens"], turn["flops"], turn["rates"], strict=True)
     ]
     per_second = [tokens / seconds for seconds, tokens, _, _ in steps]
     return {
@@ -123,7 +84,7 @@ def summary(turns: list[Turn]) -> Side:
         "gflops": round(statistics.median(flops / seconds for seconds, _, flops, _ in steps) / 1e9),
         "matrix_gflops": round(statistics.median(rate for *_, rate in steps) / 1e9),
         "steps": len(steps),
-        "kernels": turns[0].kernels,
+        "kernels": turns[0]["kernels"],
     }
 
 
@@ -133,22 +94,28 @@ def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> dic
 
     def undisturbed(side: str) -> Turn:
         nonlocal best_rate, disturbed
-        tries = [case.turn(side, cores=cores)]
-        while tries[-1].rate < UNDISTURBED * best_rate and len(tries) <= REPEATS:
-            tries.append(case.turn(side, cores=cores))
-        turn = max(tries, key=attrgetter("rate"))
-        best_rate, disturbed = max(best_rate, turn.rate), disturbed + len(tries) - 1
-        return turn
+        steps = case.their_steps if side.startswith("huggingface") else case.our_steps
+        options = measuring.flags(**case.options, steps=steps)
+        tries: dict[float, Turn] = {}
+        while len(tries) <= REPEATS:
+            said = measuring.measure_program("training_steps.py", side, *options, cores=cores).said
+            rate = statistics.median(said["rates"])
+            tries[rate] = cast("Turn", said)
+            if rate >= UNDISTURBED * best_rate:
+                break
+        best_rate, disturbed = max(best_rate, *tries), disturbed + len(tries) - 1
+        return tries[max(tries)]
 
-    turns = in_turns(sides, undisturbed, rounds=rounds)
+    turns = measuring.in_turns(sides, undisturbed, rounds=rounds)
     figures = {side: summary(of_side) for side, of_side in turns.items()}
     speeds = {side: found["tokens_per_second"] for side, found in figures.items()}
     ours, matrix = speeds["ours"], statistics.median(f["matrix_gflops"] for f in figures.values())
-    result: dict[str, Any] = {"sides": figures, "matrix_gflops": matrix}
-    result["disturbed_turns"] = disturbed
-    for side, speed in speeds.items():
-        if side.startswith("huggingface"):
-            result[f"times_{side}"] = round(ours / speed, 2)
+    times = {
+        f"times_{side}": round(ours / speed, 2)
+        for side, speed in speeds.items()
+        if side.startswith("huggingface")
+    }
+    result = {"sides": figures, "matrix_gflops": matrix, "disturbed_turns": disturbed, **times}
     result["share_of_matrix_rate"] = round(figures["ours"]["gflops"] / matrix, 3)
     if "deepspeed" in speeds:
         result["share_of_deepspeed"] = round(1 - speeds["deepspeed"] / ours, 3)
@@ -163,35 +130,36 @@ def compare_all(
     rows: list[list[object]] = []
     for case in cases:
         circumstances = {
-            "machine": machine(),
+            "machine": measuring.machine(),
             "versions": {name: metadata.version(name) for name in packages},
             "settings": {**settings, "precision": PRECISION},
         }
         found = compare(case, sides=arguments.sides, rounds=arguments.rounds, cores=arguments.cores)
-        add_result(arguments.output, case.name, {**circumstances, **found})
+        measuring.add_result(arguments.output, case.name, {**circumstances, **found})
         for side, figures in found["sides"].items():
             speed, gflops = f"{figures['tokens_per_second']:,.0f}", f"{figures['gflops']:,}"
             rows.append([case.name, side, speed, gflops, found.get(f"times_{side}", "")])
         share = f"ours reaches {found['share_of_matrix_rate']:.0%} of it"
         rows.append([case.name, "matrix rate", "", f"{found['matrix_gflops']:,.0f}", share])
-    print(markdown(["model", "side", "real tokens/s", "GFLOP/s", "ours is faster"], rows))
+    print(measuring.markdown(["model", "side", "real tokens/s", "GFLOP/s", "ours is faster"], rows))
 
 
 def main() -> None:
     """Read the arguments, compare, write."""
-    parser = arguments_of(__doc__, output="cpu_training.json")
-    parser.add_argument("--presets", nargs="+", default=["mini", "base"])
-    parser.add_argument("--sides", nargs="+", default=list(SIDES))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", default="0,1")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--activation", default="gelu", choices=["gelu", "gelu_tanh"])
+    parser = measuring.Arguments(__doc__, output="cpu_training.json", presets=["mini", "base"])
+    parser.add_options(sides=list(SIDES), rounds=3, cores="0,1")
+    parser.add_options(batch_size=64, activation=("gelu", "gelu_tanh"))
     arguments = parser.parse_args()
-    cases = []
-    for preset in arguments.presets:
-        options = ["--preset", preset, "--warm-up", str(WARM_UP[preset])]
-        options += ["--batch-size", str(arguments.batch_size), "--activation", arguments.activation]
-        cases.append(Case(preset, options, *STEPS[preset], GOALS.get(preset)))
+    shared = {"batch_size": arguments.batch_size, "activation": arguments.activation}
+    cases = [
+        Case(
+            preset,
+            {"preset": preset, "warm_up": WARM_UP[preset], **shared},
+            *STEPS[preset],
+            GOALS.get(preset),
+        )
+        for preset in arguments.presets
+    ]
     settings = {"batch_size": arguments.batch_size, "hidden_act": arguments.activation}
     compare_all(cases, arguments, settings)
 

@@ -34,14 +34,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import cycle
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.gpu_product import trainer, training_steps
-from benchmarks.measuring import PRECISION, ROOT, arguments_of, markdown, write_result
+from benchmarks.measuring import PRECISION, ROOT, Arguments, markdown, write_result
+from benchmarks.product_steps import trainer, training_steps
 from benchmarks.transformers_steps import Inputs, collated, divided, hugging_face_model, update_of
 from benchmarks.workload import DISTINCT, Workload, encoder_config
 from model.config import TrainingMachine
@@ -156,32 +156,13 @@ SELF_TEST = Scale(
 )
 
 
-class Outcome(TypedDict, total=False):
-    """One case's figures, or why it was not run."""
+Outcome = dict[str, Any]
+"""One case's figures, or in `not_run` why there are none. `mean_length` is in tokens; `tried` has
+the examples per second by micro-batch size in tokens, or the error."""
 
-    examples_per_second: float
-    mean_length: float
-    """Tokens per sequence."""
-    tflops: float
-    micro_batch_tokens: int
-    tried: dict[str, float | str]
-    """Examples per second by micro-batch size in tokens, or the error."""
-    steps: int
-    warm_up_seconds: float
-    memory_gb: float
-    not_run: str
-
-
-class Record(TypedDict):
-    """The result file."""
-
-    date: str
-    versions: dict[str, str]
-    matrix_tflops: float
-    """Measured with large square products in bf16."""
-    data_sheet_tflops: dict[str, int | None]
-    results: dict[str, Outcome]
-
+Record = dict[str, Any]
+"""The result file: the results by case, versions, and the TFLOP/s of bf16 products measured with
+large square ones and, also for FP8, in the data sheet."""
 
 Steps = Callable[[int], Generator[object]]
 """From a micro-batch size in tokens to a generator that runs one training step per iteration."""
@@ -294,8 +275,7 @@ def in_a_process(case: str, scale: Scale, budgets: Sequence[int], *, limit: floa
         return {"not_run": f"not done after {limit:.0f} s"}
     if done.returncode:
         return {"not_run": f"exit code {done.returncode}: {_last_line(done.stderr)}"}
-    outcome: Outcome = json.loads(done.stdout.splitlines()[-1])
-    return outcome
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def run(scale: Scale, *, minutes: float, out: str, only: str = "") -> Record:
@@ -359,7 +339,7 @@ def table(record: Record) -> str:
 
 def main() -> None:
     """Read the arguments, measure, write."""
-    parser = arguments_of(__doc__, output="")
+    parser = Arguments(__doc__, output="")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--self-test", action="store_true", help="the same logic, tiny, on a CPU")

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import arguments_of, machine, write_result
+from benchmarks.measuring import Arguments, machine, write_result
 from flows.ablation.result import AblationResult, Column, TableResult
 
 PANELS = {
@@ -49,7 +49,7 @@ def plot(table: TableResult, path: Path) -> None:
 
 def main() -> None:
     """Read the command's result, write it and plot it."""
-    parser = arguments_of(__doc__, output="ladder.json")
+    parser = Arguments(__doc__, output="ladder.json")
     parser.add_argument("result", help="ablations.json of the ladder")
     parser.add_argument("--seconds", type=float, help="duration of the command, if known")
     arguments = parser.parse_args()

@@ -8,33 +8,32 @@ Out: benchmarks/results/products_bf16.json or products_fp32.json, by this machin
      training takes the library's product, both sides are the same.
 """
 
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import PRECISION, arguments_of, machine, markdown, write_result
+from benchmarks.measuring import PRECISION, Arguments, machine, markdown, write_result
 from model.encoder.operations.products import product, transposed, transposed_product
 
 COPIES = 6
 SIDES = ("torch", "ours")
 Pairs = list[tuple[Tensor, Tensor]]
-Multiply = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """Products that take their operands in the same layout."""
 
     operands: Callable[[int, int, int], Pairs]
-    sides: tuple[Multiply, Multiply]
+    sides: tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
     """torch's, ours."""
 
     shapes: dict[str, tuple[int, int, int]]
@@ -109,55 +108,48 @@ KINDS = {
 
 def main() -> None:
     """Read the arguments, compare, write."""
-    parser = arguments_of(__doc__, output=f"products_{PRECISION}.json")
+    parser = Arguments(__doc__, output=f"products_{PRECISION}.json", seconds=50.0)
+    parser.add_options(threads=torch.get_num_threads())
     parser.add_argument("--precision", default=PRECISION, choices=tuple(KINDS))
-    parser.add_argument("--seconds", type=float, default=50.0)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     facts = machine()
-    kinds = KINDS[arguments.precision]
-    shapes = {name: shape for kind in kinds for name, shape in kind.shapes.items()}
-    turns = [
-        (name, dict(zip(SIDES, kind.sides, strict=True)), kind.operands(*shape))
-        for kind in kinds
-        for name, shape in kind.shapes.items()
-    ]
-    seconds: dict[tuple[str, str], list[float]] = {}
+    shapes: dict[str, tuple[int, int, int]] = {}
+    turns = []
+    for operands, sides, of_kind in KINDS[arguments.precision]:
+        shapes |= of_kind
+        for name, shape in of_kind.items():
+            pairs = operands(*shape)
+            turns += [((name, side), way, pairs) for side, way in zip(SIDES, sides, strict=True)]
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key, *_ in turns}
     until = time.monotonic() + arguments.seconds
     while time.monotonic() < until:
-        for name, sides, pairs in turns:
-            for side, multiply in sides.items():
-                started = time.perf_counter()
-                for left, right in pairs:
-                    multiply(left, right)
-                took = (time.perf_counter() - started) / COPIES
-                seconds.setdefault((name, side), []).append(took)
+        for key, multiply, pairs in turns:
+            started = time.perf_counter()
+            for left, right in pairs:
+                multiply(left, right)
+            seconds[key].append((time.perf_counter() - started) / COPIES)
     medians = {key: statistics.median(found) for key, found in seconds.items()}
-    sums = {side: sum(medians[name, side] for name in shapes) for side in SIDES}
+    torchs, ours = (sum(medians[name, side] for name in shapes) for side in SIDES)
     gflops = {
-        name: {side: round(2e-9 * rows * depth * columns / medians[name, side]) for side in SIDES}
-        for name, (rows, depth, columns) in shapes.items()
+        name: {side: round(2e-9 * math.prod(shape) / medians[name, side]) for side in SIDES}
+        for name, shape in shapes.items()
     }
-    times = sums["torch"] / sums["ours"]
-    write_result(
-        arguments.output,
-        {
-            "machine": facts,
-            "threads": arguments.threads,
-            "rounds": len(seconds[next(iter(seconds))]),
-            "gflops": gflops,
-            "times_torch_in_sum": round(times, 3),
-        },
-    )
-    header = ("rows × depth × columns", *SIDES)
+    result = {
+        "machine": facts,
+        "threads": arguments.threads,
+        "rounds": len(next(iter(seconds.values()))),
+        "gflops": gflops,
+        "times_torch_in_sum": round(torchs / ours, 3),
+    }
+    write_result(arguments.output, result)
     rows = [
-        (f"{' × '.join(f'{n:,}' for n in shapes[name])}, {name}", *of.values())
-        for name, of in gflops.items()
+        (f"{' × '.join(f'{n:,}' for n in shape)}, {name}", *gflops[name].values())
+        for name, shape in shapes.items()
     ]
-    print(markdown(header, rows))
-    print(f"in sum ours is {times:.2f} times as fast")
+    print(markdown(("rows × depth × columns", *SIDES), rows))
+    print(f"in sum ours is {torchs / ours:.2f} times as fast")
 
 
 if __name__ == "__main__":

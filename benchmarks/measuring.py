@@ -9,20 +9,26 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 from pydantic import JsonValue
 
+from artifacts.stage import InputRef, StageTable, write_stage_table
+from artifacts.store import Artifact
+from model.config import TrainingMachine
 from model.hardware import machine_precision
+from model.training.start import training_environment
 
 CaseT = TypeVar("CaseT")
 ResultT = TypeVar("ResultT")
@@ -43,7 +49,7 @@ class Measurement:
     """Seconds of processor time, summed over all its processes."""
     peak_pss: float | None
     """Peak proportional set size of all its processes together, in MB, if it was sampled."""
-    said: dict[str, JsonValue] = field(default_factory=dict)
+    said: dict[str, Any]
     """The last JSON line that the program printed, if any."""
 
 
@@ -69,7 +75,7 @@ def measure(
     memory: bool = False,
 ) -> Measurement:
     """Run `command` on `cores` (as `taskset -c` takes them); a failure ends the benchmark."""
-    started, before = time.monotonic(), os.times()
+    started, before = time.monotonic(), sum(os.times()[2:4])  # of ended child processes
     process = subprocess.Popen(
         ["taskset", "-c", cores, *command],
         cwd=cwd,
@@ -83,17 +89,29 @@ def measure(
         peak = pool.submit(peak_pss, process.pid, ended) if memory else None
         try:
             output, errors = process.communicate()
-            wall, after = time.monotonic() - started, os.times()
+            wall, cpu = time.monotonic() - started, sum(os.times()[2:4]) - before
         finally:
             ended.set()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}\n{errors[-4000:]}")
-    cpu = (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
     lines = [line for line in output.splitlines() if line.startswith("{")]
     said = json.loads(lines[-1]) if lines else {}
     return Measurement(wall, cpu, peak.result() if peak else None, said)
+
+
+def measure_program(
+    program: str, *arguments: str, cores: str, threads: int = 0, memory: bool = False
+) -> Measurement:
+    """Measure a program under benchmarks/ in the environment in which training runs."""
+    command = [sys.executable, str(ROOT / "benchmarks" / program), *arguments]
+    environment = training_environment(TrainingMachine(threads=threads))
+    return measure(command, cores=cores, env=environment, memory=memory)
+
+
+def flags(**options: object) -> list[str]:
+    """A command line's options: `max_seq_length=128` as `--max-seq-length 128`."""
+    pairs = ((f"--{name.replace('_', '-')}", str(value)) for name, value in options.items())
+    return list(chain.from_iterable(pairs))
 
 
 def output_of(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
@@ -111,6 +129,19 @@ def run_cloze(*arguments: str, env: Mapping[str, str] | None = None) -> str:
     return output_of([sys.executable, "-P", "-m", "cloze", *arguments], env=env)
 
 
+def write_table(
+    folder: Path, stage: str, *, inputs: Mapping[str, Artifact] | None = None, **fields: Any
+) -> list[str]:
+    """Write the table of a stage whose output is `folder`/`stage`; its program's arguments."""
+    references = {
+        role: InputRef(digest=artifact.digest, path=artifact.directory)
+        for role, artifact in (inputs or {}).items()
+    }
+    output, path = str(folder / stage), folder / f"{stage}.json"
+    write_stage_table(StageTable(stage=stage, inputs=references, output=output, **fields), path)
+    return ["--config", str(path)]
+
+
 def in_turns(
     cases: Iterable[CaseT], run: Callable[[CaseT], ResultT], *, rounds: int
 ) -> dict[CaseT, list[ResultT]]:
@@ -123,34 +154,44 @@ def in_turns(
     return found
 
 
-def arguments_of(doc: str | None, *, output: str | None = None) -> argparse.ArgumentParser:
+class Arguments(argparse.ArgumentParser):
     """A parser whose --help is a program's docstring; `output`: the default of --output."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    if output is not None:
-        # relative, since some results record their arguments
-        default = os.path.relpath(ROOT / "benchmarks" / "results" / output) if output else ""
-        parser.add_argument("--output", "--out", default=default, help="result file (JSON)")
-    return parser
+
+    def __init__(self, doc: str | None, *, output: str | None = None, **options: object) -> None:
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if output is not None:
+            # relative, since some results record their arguments
+            default = os.path.relpath(ROOT / "benchmarks" / "results" / output) if output else ""
+            self.add_argument("--output", "--out", default=default, help="result file (JSON)")
+        self.add_options(**options)
+
+    def add_options(self, **options: object) -> None:
+        """Add options that need no help, each given by its default, which also has its type.
+
+        A list takes several values, a tuple has choices with the default first, and a type is
+        required.
+        """
+        for name, default in options.items():
+            flag = f"--{name.replace('_', '-')}"
+            if isinstance(default, type):
+                self.add_argument(flag, type=default, required=True)
+            elif isinstance(default, tuple):
+                self.add_argument(flag, choices=default, default=default[0])
+            elif isinstance(default, list):
+                self.add_argument(flag, nargs="+", type=type(default[0]), default=default)
+            else:
+                self.add_argument(flag, type=type(default), default=default)
 
 
 def machine() -> dict[str, JsonValue]:
     """This machine and its load, for the record."""
-    model = [
-        line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    head = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    model = re.search(r"model name\s*:(.*)", Path("/proc/cpuinfo").read_text())
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    head = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
     return {
         "date": time.strftime("%Y-%m-%d"),
         "commit": head.stdout.strip(),
-        "processor": model[0].partition(":")[2].strip() if model else platform.processor(),
+        "processor": model[1].strip() if model else platform.processor(),
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "python": platform.python_version(),

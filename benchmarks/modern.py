@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import BEST, Case, compare_all
-from benchmarks.measuring import arguments_of
+from benchmarks.measuring import Arguments
 
 SIDES = ("ours", *BEST)
 SEQUENCES = {128: 64, 1024: 8, 4096: 2, 8192: 1}
@@ -30,20 +30,14 @@ CASES = (
 
 def main() -> None:
     """Read the arguments, compare, write."""
-    parser = arguments_of(__doc__, output="modern.json")
-    parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--sides", nargs="+", default=list(SIDES))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--warm-up", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--cores", default="0,1")
+    parser = Arguments(__doc__, output="modern.json", cases=list(CASES), sides=list(SIDES))
+    parser.add_options(rounds=2, warm_up=2, steps=3, cores="0,1")
     arguments = parser.parse_args()
     cases = []
     for name in arguments.cases:
         task, preset, length = name.split("-")
-        options = ["--task", task, "--preset", f"modern-{preset}", "--longest", length]
-        options += ["--batch-size", str(SEQUENCES.get(int(length), 1))]
-        options += ["--warm-up", str(arguments.warm_up)]
+        options = {"task": task, "preset": f"modern-{preset}", "longest": length}
+        options |= {"batch_size": SEQUENCES.get(int(length), 1), "warm_up": arguments.warm_up}
         goal = GOALS.get(int(length))
         steps = arguments.steps
         cases.append(Case(name, options, steps, steps, (goal, goal) if goal else None))

@@ -23,9 +23,9 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from artifacts.stage import InputRef, StageTable, write_stage_table
-from artifacts.store import open_artifact
-from benchmarks.measuring import PRECISION, ROOT, arguments_of, machine, output_of, write_result
+from artifacts.store import Artifact, open_artifact
+from benchmarks import measuring
+from benchmarks.measuring import PRECISION, ROOT
 from model.config import PretrainStage, TrainingMachine
 from model.training.start import training_environment
 
@@ -35,7 +35,7 @@ Points = list[tuple[int, float, float]]
 
 def configuration(arguments: argparse.Namespace) -> dict[str, object]:
     """The recipe of both sides."""
-    return {
+    recipe = {
         "seed": 12345,
         "encoder": {"preset": arguments.preset, "initializer_range": arguments.initializer_range},
         "pretrain": {
@@ -52,24 +52,25 @@ def configuration(arguments: argparse.Namespace) -> dict[str, object]:
             },
         },
     }
+    return PretrainStage.model_validate(recipe).model_dump(mode="json")
 
 
-def ours(config: dict[str, object], examples: str, threads: int, scratch: str) -> Points:
+def ours(config: dict[str, object], examples: Artifact, scratch: Path, *, threads: int) -> Points:
     """Our side: the stage's program, as a flow starts it."""
-    table = StageTable(
-        stage="pretrain",
+    table = measuring.write_table(
+        scratch,
+        "pretrain",
         format_version=PretrainStage.format_version,
-        config=PretrainStage.model_validate(config).model_dump(mode="json"),
-        inputs={"examples": InputRef(digest=open_artifact(examples).digest, path=examples)},
-        output=f"{scratch}/ours",
+        config=config,
+        inputs={"examples": examples},
         machine={"threads": threads, "checkpoint_every": 10**6, "log_every": 10},
     )
-    path = f"{scratch}/table.json"
-    write_stage_table(table, path)
-    _run([sys.executable, "-P", "-m", "model.training.pretrain", "--config", path], threads)
-    artifact = open_artifact(table.output)
-    curve = [json.loads(line) for line in artifact.read_bytes("curve.jsonl").splitlines()]
-    log = [json.loads(line) for line in artifact.read_bytes("metrics.jsonl").splitlines()]
+    _run("-P", "-m", "model.training.pretrain", *table, threads=threads)
+    artifact = open_artifact(str(scratch / "pretrain"))
+    curve, log = (
+        [json.loads(line) for line in artifact.read_bytes(name).splitlines()]
+        for name in ("curve.jsonl", "metrics.jsonl")
+    )
     steps, seconds = [row["step"] for row in log], [row["seconds"] for row in log]
     return [
         (p["step"], float(np.interp(p["step"], steps, seconds)), p["heldout"]["masked_lm_loss"])
@@ -78,27 +79,20 @@ def ours(config: dict[str, object], examples: str, threads: int, scratch: str) -
     ]
 
 
-def theirs(
-    config: dict[str, object], examples: str, threads: int, scratch: str, *, compiled: bool
-) -> Points:
+def theirs(config: dict[str, object], scratch: Path, *, threads: int, **settings: object) -> Points:
     """The other side, in `peers/huggingface_trainer.py`."""
-    settings = {
-        "config": PretrainStage.model_validate(config).model_dump(mode="json"),
-        "examples": examples,
-        "threads": threads,
-        "scratch": f"{scratch}/theirs",
-        "compile": compiled,
-    }
-    path = Path(scratch) / "settings.json"
+    path = scratch / "settings.json"
+    settings |= {"config": config, "scratch": str(scratch / "theirs"), "threads": threads}
     path.write_text(json.dumps(settings))
     program = str(ROOT / "benchmarks" / "peers" / "huggingface_trainer.py")
-    said = _run([sys.executable, program, str(path)], threads)
+    said = _run(program, str(path), threads=threads)
     return [tuple(point) for point in json.loads(said.splitlines()[-1])["points"]]
 
 
-def _run(command: list[str], threads: int) -> str:
+def _run(*arguments: str, threads: int) -> str:
     variables = training_environment(TrainingMachine(threads=threads))
-    return output_of(command, env={**os.environ, **variables, "OMP_NUM_THREADS": str(threads)})
+    environment = {**os.environ, **variables, "OMP_NUM_THREADS": str(threads)}
+    return measuring.output_of([sys.executable, *arguments], env=environment)
 
 
 def sooner(our_points: Points, their_points: Points) -> float:
@@ -132,25 +126,23 @@ def plot(curves: dict[str, Points], path: Path, *, title: str) -> None:
 
 def main() -> None:
     """Read the arguments, run both sides, write figures and plot."""
-    parser = arguments_of(__doc__, output="race.json")
+    parser = measuring.Arguments(__doc__, output="race.json")
     parser.add_argument("--examples", required=True, help="directory of an examples artifact")
-    parser.add_argument("--preset", default="mini")
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--max-seq-length", type=int, default=128)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--initializer-range", type=float, default=0.02)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_options(preset="mini", steps=600, batch_size=32, max_seq_length=128)
+    parser.add_options(learning_rate=1e-3, initializer_range=0.02, threads=os.cpu_count())
     parser.add_argument("--compile", action="store_true", help="torch.compile their model")
     arguments = parser.parse_args()
-    config, record = configuration(arguments), machine()
+    config, record = configuration(arguments), measuring.machine()
     examples, threads = str(Path(arguments.examples).resolve()), arguments.threads
-    with tempfile.TemporaryDirectory() as scratch:
-        our_points = ours(config, examples, threads, scratch)
-        their_points = theirs(config, examples, threads, scratch, compiled=arguments.compile)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        our_points = ours(config, open_artifact(examples), scratch, threads=threads)
+        their_points = theirs(
+            config, scratch, examples=examples, threads=threads, compile=arguments.compile
+        )
     curves = {"Cloze": our_points, f"Hugging Face Trainer, {PRECISION}": their_points}
     ratio = sooner(our_points, their_points)
-    write_result(
+    measuring.write_result(
         arguments.output,
         {"machine": record, "arguments": vars(arguments), "sooner": ratio, "curves": curves},
     )

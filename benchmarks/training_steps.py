@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -30,7 +29,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.cpu_training import Turn
-from benchmarks.measuring import PRECISION, arguments_of
+from benchmarks.measuring import PRECISION, Arguments
 from benchmarks.transformers_steps import (
     LEARNING_RATE,
     collated,
@@ -46,7 +45,7 @@ from benchmarks.workload import (
     cut,
     encoder_config,
 )
-from model.config import EncoderConfig, OptimizerConfig, TrainingMachine
+from model.config import EncoderConfig, PretrainStage, TrainingMachine
 from model.data.batch import Example, pack
 from model.encoder.models import Encoder
 from model.encoder.operations.native_kernels import kernels_in_use
@@ -63,26 +62,21 @@ Step = Callable[[Sequence[Example], int], object]
 def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
     """The trainer's engine: ZeRO 0, one rank."""
     # imported here to keep our code out of the other side's process
-    from model.encoder.models import PretrainingModel
+    from benchmarks.product_steps import engine_of
     from model.training.distributed import join_world
-    from model.training.engine import Engine
     from model.training.pretrain import cpu_token_budget
 
-    torch.manual_seed(0)
-    engine = Engine(
-        PretrainingModel(config, VOCABULARY),
-        world=join_world(threads=torch.get_num_threads(), timeout=60.0),
-        machine=machine,
-        optimizer=OptimizerConfig(),
-        precision=PRECISION,
-    )
+    recipe = {"seed": 0, "encoder": config, "pretrain": {"precision": PRECISION}}
+    stage = PretrainStage.model_validate(recipe)
+    world = join_world(threads=torch.get_num_threads(), timeout=60.0, device="cpu")
+    engine = engine_of(stage, VOCABULARY, world=world, machine=machine)
     budget = MICRO_TOKENS if config.family == "modern" else cpu_token_budget(config)
 
     def step(batch: Sequence[Example], number: int) -> None:
         masked = sum(len(example.masked_lm_ids) for example in batch)
         for micro, part in enumerate(cut(batch, budget)):
             sums = engine.forward(pack(part), dropout=number * 1000 + micro)
-            engine.backward(sums.masked_lm_loss / masked + sums.next_sentence_loss / len(batch))
+            engine.backward(sums.loss(masked, len(batch)))
         engine.step(LEARNING_RATE)
 
     return step
@@ -160,37 +154,34 @@ def run(side: str, arguments: argparse.Namespace) -> Turn:
         step = our_training(config, TrainingMachine(deepspeed=through_deepspeed))
     else:
         step = their_training(config, work, side)
-    turn = Turn([], [], [], [], "")
+    turn: Turn = {"seconds": [], "tokens": [], "flops": [], "rates": [], "kernels": ""}
     for number in range(arguments.warm_up + arguments.steps):
         batch = work.batches[number % DISTINCT]
         started = time.perf_counter()
         step(batch, number)
         seconds = time.perf_counter() - started
         if number >= arguments.warm_up:
-            turn.seconds.append(seconds)
-            turn.tokens.append(int(work.lengths[number % DISTINCT].sum()))
-            turn.flops.append(work.flops(number, forward_only=embeds))
-            turn.rates.append(matrix_rate())
-    turn.kernels = kernels_in_use() if ours else ""
+            turn["seconds"].append(seconds)
+            turn["tokens"].append(int(work.lengths[number % DISTINCT].sum()))
+            turn["flops"].append(work.flops(number, forward_only=embeds))
+            turn["rates"].append(matrix_rate())
+    turn["kernels"] = kernels_in_use() if ours else ""
     return turn
 
 
 def main() -> None:
     """Read the arguments, run, print."""
-    parser = arguments_of(__doc__)
+    parser = Arguments(
+        __doc__, task=("train", "embed"), activation="gelu", batch_size=64, steps=12, warm_up=3
+    )
     parser.add_argument("side")
-    parser.add_argument("--task", default="train", choices=["train", "embed"])
     parser.add_argument("--preset", default="mini", help="of a modern encoder with `modern-`")
-    parser.add_argument("--activation", default="gelu")
     parser.add_argument("--longest", type=int, default=128, help="tokens of a sequence at most")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--warm-up", type=int, default=3)
     arguments = parser.parse_args()
     ours = not arguments.side.startswith("huggingface")  # its threads wait as the product's do
     with patient_threads(torch.get_num_threads()) if ours else nullcontext():
         turn = run(arguments.side, arguments)
-    print(json.dumps(asdict(turn)), flush=True)
+    print(json.dumps(turn), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from contextlib import closing
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu_product import trainer, training_steps
-from benchmarks.measuring import arguments_of, output_of
+from benchmarks.measuring import Arguments, output_of
+from benchmarks.product_steps import trainer, training_steps
 from benchmarks.workload import Workload
 from model.config import TrainingMachine
 from model.training.start import training_environment
@@ -170,7 +170,7 @@ CHECKS: dict[str, Callable[[str], Finding]] = {
 
 def main() -> None:
     """Run one check, print its result."""
-    parser = arguments_of(__doc__)
+    parser = Arguments(__doc__)
     parser.add_argument("check", choices=(*CHECKS, "losses"))
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)

@@ -19,9 +19,9 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 from unittest import mock
 
 import torch
@@ -29,14 +29,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.store import open_artifact
-from benchmarks.measuring import arguments_of, machine, read_result, write_result
+from benchmarks.measuring import Arguments, machine, read_result, write_result
+from benchmarks.product_steps import engine_of
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import Prefetcher, Share, StepBatch
-from model.data.sources import Inputs, read_inputs, training_source
+from model.data.sources import read_inputs, training_source
 from model.encoder import bert
-from model.encoder.models import PretrainingModel
 from model.encoder.operations.products import affine, fp8_affine
-from model.training.distributed import World, join_world
+from model.training.distributed import join_world
 from model.training.engine import Engine
 from model.training.optimizer import learning_rate
 
@@ -45,20 +45,6 @@ ALLOWED = 0.02
 
 PRECISIONS = {"bf16": "bf16", "composed": "bf16", "fp8": "fp8"}
 """Precision of each engine."""
-
-
-class Comparison(TypedDict):
-    """MLM losses of one seed, in nats; a point of a curve is the mean over a window."""
-
-    bf16: list[float]
-    composed: list[float]
-    fp8: list[float]
-    fp8_against_composed: float
-    """The largest difference between two points."""
-    composed_against_bf16: float
-    mean_fp8_against_composed: float
-    """The mean difference of the points; positive if FP8's loss is higher."""
-    mean_composed_against_bf16: float
 
 
 def recipe(precision: str, arguments: argparse.Namespace) -> PretrainStage:
@@ -83,34 +69,12 @@ def recipe(precision: str, arguments: argparse.Namespace) -> PretrainStage:
     )
 
 
-def engine(name: str, stage: PretrainStage, inputs: Inputs, world: World) -> Engine:
-    """The trainer's engine around a model drawn from the seed."""
-    torch.manual_seed(stage.seed)
-    model = PretrainingModel(stage.encoder, inputs.tokenizer.size, fp8=name != "bf16")
-    return Engine(
-        model,
-        world=world,
-        machine=TrainingMachine(),
-        optimizer=stage.pretrain.optimizer,
-        precision=stage.pretrain.precision,
-    )
-
-
-@contextlib.contextmanager
-def products_of(name: str) -> Iterator[None]:
-    """Within it, `composed` computes FP8's products in bf16."""
-    product = affine if name == "composed" else fp8_affine
-    with mock.patch.object(bert, "fp8_affine", product):
-        yield
-
-
 def train_step(trained: Engine, stage: PretrainStage, batch: StepBatch) -> float:
     """One update; the MLM loss before it, in nats per masked token."""
     total = torch.zeros(())
     for number, micro_batch in enumerate(batch.micro_batches):
         sums = trained.forward(micro_batch, dropout=batch.step * 100 + number)
-        loss = sums.masked_lm_loss / batch.masked + sums.next_sentence_loss / batch.labelled
-        trained.backward(loss)
+        trained.backward(sums.loss(batch.masked, batch.labelled))
         total += sums.masked_lm_loss.detach()
     optimizer = stage.pretrain.optimizer
     trained.step(learning_rate(batch.step, steps=stage.pretrain.steps, optimizer=optimizer))
@@ -121,12 +85,22 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
     """The loss of each step of one engine."""
     stage = recipe(PRECISIONS[name], arguments)
     inputs = read_inputs(open_artifact(arguments.examples), stage)
-    world = join_world(threads=torch.get_num_threads(), timeout=600.0, device="cpu")
-    trained = engine(name, stage, inputs, world)
+    trained = engine_of(
+        stage,
+        inputs.tokenizer.size,
+        world=join_world(threads=torch.get_num_threads(), timeout=600.0, device="cpu"),
+        machine=TrainingMachine(),
+        fp8=name != "bf16",
+    )
     source = training_source(inputs, stage, share=Share(0, 1, arguments.token_budget))
     found: list[float] = []
     started = time.monotonic()
-    with contextlib.closing(Prefetcher(source, 0, arguments.steps)) as batches, products_of(name):
+    # `composed` computes FP8's products in bf16
+    product = affine if name == "composed" else fp8_affine
+    with (
+        contextlib.closing(Prefetcher(source, 0, arguments.steps)) as batches,
+        mock.patch.object(bert, "fp8_affine", product),
+    ):
         for batch in batches:
             found.append(train_step(trained, stage, batch))
             if (batch.step + 1) % arguments.window == 0:
@@ -136,45 +110,37 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
     return found
 
 
-def compare(found: Mapping[str, list[float]], *, window: int) -> Comparison:
-    """The three engines' losses as curves, and the differences between them."""
+def compare(found: Mapping[str, list[float]], *, window: int) -> dict[str, Any]:
+    """The engines' losses in nats as means over windows, and how far these curves are apart.
+
+    That is the largest difference between two points, and the mean difference of the points, which
+    is positive if the loss of the first is higher.
+    """
     curves = {
         name: [statistics.fmean(values[at : at + window]) for at in range(0, len(values), window)]
         for name, values in found.items()
     }
-    of_fp8 = [a - b for a, b in zip(curves["fp8"], curves["composed"], strict=True)]
-    of_operations = [a - b for a, b in zip(curves["composed"], curves["bf16"], strict=True)]
-    rounded = {name: [round(value, 4) for value in curve] for name, curve in curves.items()}
-    return {
-        "bf16": rounded["bf16"],
-        "composed": rounded["composed"],
-        "fp8": rounded["fp8"],
-        "fp8_against_composed": round(max(map(abs, of_fp8)), 4),
-        "composed_against_bf16": round(max(map(abs, of_operations)), 4),
-        "mean_fp8_against_composed": round(statistics.fmean(of_fp8), 4),
-        "mean_composed_against_bf16": round(statistics.fmean(of_operations), 4),
+    result: dict[str, Any] = {
+        name: [round(value, 4) for value in curve] for name, curve in curves.items()
     }
+    for first, second in (("fp8", "composed"), ("composed", "bf16")):
+        apart = [a - b for a, b in zip(curves[first], curves[second], strict=True)]
+        result[f"{first}_against_{second}"] = round(max(map(abs, apart)), 4)
+        result[f"mean_{first}_against_{second}"] = round(statistics.fmean(apart), 4)
+    return result
 
 
 def main() -> None:
     """Read the arguments, compare, write; exit code 1 if the curves differ too much."""
-    parser = arguments_of(__doc__, output="fp8_loss.json")
+    parser = Arguments(__doc__, output="fp8_loss.json", preset="mini", steps=500, window=25)
+    parser.add_options(batch_size=16, learning_rate=5e-4, seed=1)
+    parser.add_options(max_seq_length=128, token_budget=4096)
     parser.add_argument("examples")
-    parser.add_argument("--preset", default="mini")
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--window", type=int, default=25)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
-    parser.add_argument("--max-seq-length", type=int, default=128)
-    parser.add_argument("--token-budget", type=int, default=4096)
-    parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     varied = ("examples", "output", "seed")
     settings = {k: v for k, v in vars(arguments).items() if k not in varied}
     earlier = read_result(arguments.output)
-    runs: dict[str, Comparison] = {}
-    if earlier.get("settings") == settings:
-        runs = earlier["runs"]
+    runs = earlier["runs"] if earlier.get("settings") == settings else {}
     curves = {name: losses(name, arguments) for name in PRECISIONS}
     found = runs[str(arguments.seed)] = compare(curves, window=arguments.window)
     write_result(arguments.output, {"machine": machine(), "settings": settings, "runs": runs})

@@ -18,11 +18,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.store import Artifact, open_artifact
-from benchmarks.measuring import arguments_of, machine, write_result
-from model.config import EncoderConfig, PhaseConfig
-from model.data.micro_batches import BatchSource, CostModel, Share
-from model.data.order import Curriculum, LengthOrder
-from model.data.shards import ExampleShards
+from benchmarks.measuring import Arguments, machine, write_result
+from model.config import PretrainStage
+from model.data.micro_batches import BatchSource, Share
+from model.data.sources import read_inputs, training_source
 
 BATCH_SIZES = (32, 256, 1024)
 REPEATS = 5
@@ -32,16 +31,11 @@ FAR = 10**7
 
 def source_of(examples: Artifact, *, max_seq_length: int, batch_size: int) -> BatchSource:
     """Batches of one maximum length, as a training run reads them."""
-    shards = ExampleShards(examples, split="train", max_seq_length=max_seq_length)
-    order = LengthOrder(max_seq_length, shards.rows, batch_size, "benchmark")
-    phases = (PhaseConfig(max_seq_length=max_seq_length, share=1.0),)
-    return BatchSource(
-        curriculum=Curriculum(2 * FAR, phases, {max_seq_length: order}),
-        shards={max_seq_length: shards},
-        share=Share(rank=0, ranks=1, token_budget=65536),
-        cost=CostModel.of(EncoderConfig(), 30522),
-        cls_sep=(2, 3),
-    )
+    phases = [{"max_seq_length": max_seq_length, "share": 1.0}]
+    recipe = {"steps": 2 * FAR, "batch_size": batch_size, "phases": phases}
+    stage = PretrainStage.model_validate({"seed": 0, "encoder": {}, "pretrain": recipe})
+    inputs = read_inputs(examples, stage)
+    return training_source(inputs, stage, share=Share(0, 1, token_budget=65536))
 
 
 def throughput(source: BatchSource, *, batches: int) -> dict[str, float]:
@@ -69,9 +63,8 @@ def first_batch(examples: Artifact, *, max_seq_length: int, step: int) -> float:
 
 def main() -> None:
     """Read the arguments, measure, write."""
-    parser = arguments_of(__doc__, output="loader.json")
+    parser = Arguments(__doc__, output="loader.json", max_seq_length=128)
     parser.add_argument("--examples", required=True, help="directory of an examples artifact")
-    parser.add_argument("--max-seq-length", type=int, default=128)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     examples, length = open_artifact(arguments.examples), arguments.max_seq_length

@@ -29,11 +29,10 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.stage import StageTable, write_stage_table
 from artifacts.store import open_artifact
 from benchmarks.corpus import blocks
 from benchmarks.corpus import documents as documents_of
-from benchmarks.measuring import arguments_of, machine, measure, write_result
+from benchmarks.measuring import Arguments, machine, measure, write_result, write_table
 from pipeline.config.settings import CorpusConfig, NearDuplicatesConfig
 
 Pair = tuple[int, int]
@@ -110,16 +109,9 @@ def measured(documents: list[str], planted: list[Pair], folder: Path) -> dict[st
         {"heldout_share": 0.0, "sources": [{"reader": "jsonl", "path": str(path)}]}
     )
     config = {"seed": 1, "corpus": corpus.model_dump(mode="json"), "cleaning": {}}
-    table = StageTable(
-        stage="dedup",
-        format_version=1,
-        config={**config, "dedup": {"near_duplicates": {}}},
-        output=str(folder / "dedup"),
-        machine={"workers": 1},
-    )
-    write_stage_table(table, folder / "dedup.json")
-    program = [sys.executable, "-m", "pipeline.dedup", "--config", str(folder / "dedup.json")]
-    took = measure(program, cores="0")
+    config["dedup"] = {"near_duplicates": {}}
+    table = write_table(folder, "dedup", format_version=1, config=config, machine={"workers": 1})
+    took = measure([sys.executable, "-m", "pipeline.dedup", *table], cores="0")
     with pa.memory_map(open_artifact(str(folder / "dedup")).path("drop.arrow")) as file:
         rows = pa.ipc.open_file(file).read_all()
     digests, sets = shingle_sets(corpus, near.words)
@@ -155,10 +147,7 @@ def measured(documents: list[str], planted: list[Pair], folder: Path) -> dict[st
 
 def main() -> None:
     """Read the arguments, measure, print, write."""
-    parser = arguments_of(__doc__, output="")
-    parser.add_argument("--corpus", required=True)
-    parser.add_argument("--megabytes", type=float, default=10.0)
-    arguments = parser.parse_args()
+    arguments = Arguments(__doc__, output="", corpus=str, megabytes=10.0).parse_args()
     before = machine()
     with tempfile.TemporaryDirectory() as folder:
         documents, planted = with_copies(arguments.corpus, arguments.megabytes)

@@ -10,6 +10,7 @@ The command is `cloze prepare`; both workspaces must have equal digests. The goa
 seconds on disk, plus 3.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -20,16 +21,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
-from pydantic import TypeAdapter
 from s3fs import S3FileSystem
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import arguments_of, machine, markdown, run_cloze, write_result
+from benchmarks import measuring
 
 STAGES = ("vocabulary", "tokens", "examples")
 TIMES, MORE = 1.3, 3.0
@@ -50,14 +50,6 @@ seed = {}
 reader = "{}"
 path = "{}"
 """
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The fields used of a stage in the command's JSON."""
-
-    digest: str
-    seconds: float
 
 
 @contextmanager
@@ -97,43 +89,46 @@ def s3_server(folder: Path) -> Iterator[psutil.Process]:
 
 def main() -> None:
     """Read the arguments, take turns, write."""
-    parser = arguments_of(__doc__, output="object_store.json")
+    parser = measuring.Arguments(__doc__, output="object_store.json")
     parser.add_argument("folder")
-    parser.add_argument("--reader", default="wikiextractor")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_options(reader="wikiextractor", rounds=2)
     arguments = parser.parse_args()
-    seconds: dict[str, dict[str, list[float]]] = {
-        side: {name: [] for name in STAGES} for side in ("disk", "store")
-    }
-    of_server: list[float] = []
     with tempfile.TemporaryDirectory() as folder, s3_server(Path(folder)) as server:
-        for number in range(arguments.rounds):
-            made = {}
-            for side, workspace in (("disk", f"{folder}/runs"), ("store", "s3://store/runs")):
-                config = Path(folder) / "config.toml"
-                config.write_text(CONFIG.format(number, arguments.reader, arguments.folder))
-                before = sum(server.cpu_times()[:2])
-                made[side] = TypeAdapter(dict[str, Stage]).validate_json(
-                    run_cloze(
-                        *("prepare", str(config), "--workspace", f"{workspace}{number}", "--json"),
-                        env={**os.environ, **STORE},
-                    )
-                )
-                if side == "store":
-                    of_server.append(sum(server.cpu_times()[:2]) - before)
-                for name in STAGES:
-                    seconds[side][name].append(made[side][name].seconds)
-                print(f"round {number + 1} {side}", file=sys.stderr, flush=True)
-            if any(made["disk"][name].digest != made["store"][name].digest for name in STAGES):
-                raise SystemExit("the digests of the two workspaces differ")
-    result = {"machine": machine(), "seconds": seconds, "server_cpu_seconds": of_server}
-    write_result(arguments.output, result)
+        workspaces = {"disk": f"{folder}/runs", "store": "s3://store/runs"}
+        numbers = {side: itertools.count() for side in workspaces}
+        config = Path(folder) / "config.toml"
+        of_server: list[float] = []
+
+        def prepare(side: str) -> dict[str, Any]:
+            number = next(numbers[side])  # a seed and a workspace in which nothing is finished
+            config.write_text(CONFIG.format(number, arguments.reader, arguments.folder))
+            before = sum(server.cpu_times()[:2])
+            made = measuring.run_cloze(
+                *("prepare", str(config), "--workspace", f"{workspaces[side]}{number}", "--json"),
+                env={**os.environ, **STORE},
+            )
+            if side == "store":
+                of_server.append(sum(server.cpu_times()[:2]) - before)
+            return dict(json.loads(made))
+
+        made = measuring.in_turns(workspaces, prepare, rounds=arguments.rounds)
+    seconds, digests = (
+        {
+            side: {name: [stages[name][field] for stages in of_side] for name in STAGES}
+            for side, of_side in made.items()
+        }
+        for field in ("seconds", "digest")
+    )
+    if digests["disk"] != digests["store"]:
+        raise SystemExit("the digests of the two workspaces differ")
+    result = {"machine": measuring.machine(), "seconds": seconds, "server_cpu_seconds": of_server}
+    measuring.write_result(arguments.output, result)
     print(f"The server's processor time: {statistics.median(of_server):.1f} s.\n")
     rows = []
     for name in STAGES:
         disk, store = (statistics.median(seconds[side][name]) for side in ("disk", "store"))
         rows.append([name, *(f"{figure:.1f}" for figure in (disk, store, TIMES * disk + MORE))])
-    print(markdown(["seconds", "disk", "store", "at most"], rows))
+    print(measuring.markdown(["seconds", "disk", "store", "at most"], rows))
 
 
 if __name__ == "__main__":

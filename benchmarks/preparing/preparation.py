@@ -22,52 +22,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.stage import InputRef, StageTable, write_stage_table
 from artifacts.store import Artifact, open_artifact
+from benchmarks import measuring
 from benchmarks.corpus import corpus_of, write_corpus
-from benchmarks.measuring import (
-    ROOT,
-    Measurement,
-    arguments_of,
-    in_turns,
-    machine,
-    measure,
-    read_result,
-    write_result,
-)
+from benchmarks.measuring import ROOT
 
 SEED = 1
 
+Figures = dict[str, Any]
+"""The figures of one run: times in seconds, `cpu` that of all processes; text in MB; the memory of
+all processes, if it was sampled. A peer's times are without its imports, hence their names."""
 
-class Figures(TypedDict, total=False):
-    """The figures of one run; times in seconds, text in MB."""
-
-    megabytes: float
-    wall: float
-    cpu: float
-    """Processor time of all processes."""
-    tokens_cpu: float
-    examples_cpu: float
-    seconds_without_imports: float
-    """Of a peer, instead of `wall`."""
-    cpu_without_imports: float
-    mb_per_second: float
-    mb_per_cpu_second: float
-    examples: int
-    examples_per_second: float
-    bytes_per_example: float
-    digest: str
-    peak_pss_mb: float
-    """Memory of all processes, if it was sampled."""
-
-
-Labelled = Iterator[tuple[str, Figures]]
 Runs = Mapping[str, Mapping[str, Figures]]
 """By part (`peers`, `drivers`, …): its runs by label."""
 
@@ -88,37 +60,32 @@ class Setting:
     memory: bool = False
     """Whether memory is sampled."""
 
-    def run(self) -> Figures:
+    def __call__(self) -> Figures:
         """Prepare the corpus in a workspace of its own."""
         corpus = {
             "sources": [{"reader": self.reader, "path": self.corpus}],
             "heldout_share": 0.0,
         }
         text = {"seed": SEED, "corpus": corpus, "cleaning": {}}
+        words = {**text, "vocabulary": {"path": self.vocabulary}}
         form = {"max_seq_lengths": self.max_seq_lengths, "copies": self.copies}
         with tempfile.TemporaryDirectory(prefix="cloze-bench-") as folder:
-            space = Path(folder)
-            words = {**text, "vocabulary": {"path": self.vocabulary}}
-            vocabulary, _ = self.run_stage(space, "vocabulary", words, {})
-            tokens, of_tokens = self.run_stage(space, "tokens", text, {"vocabulary": vocabulary})
-            examples, of_examples = self.run_stage(
-                space, "examples", {"seed": SEED, "examples": form}, {"tokens": tokens}
+            run = partial(self.run_stage, Path(folder))
+            vocabulary, _ = run("vocabulary", words, {})
+            tokens, of_tokens = run("tokens", text, {"vocabulary": vocabulary})
+            examples, of_examples = run(
+                "examples", {"seed": SEED, "examples": form}, {"tokens": tokens}
             )
         shards = [entry for entry in examples.manifest.files if entry.name.endswith(".arrow")]
         rows = sum(entry.rows or 0 for entry in shards)
         wall, cpu = of_tokens.wall + of_examples.wall, of_tokens.cpu + of_examples.cpu
-        size = megabytes(self.corpus)
-        figures: Figures = {
-            "megabytes": size,
+        figures = {
             "wall": wall,
             "cpu": cpu,
             "tokens_cpu": of_tokens.cpu,
             "examples_cpu": of_examples.cpu,
-            "mb_per_second": size / wall,
-            "mb_per_cpu_second": size / cpu,
+            **speeds(self.corpus, wall, cpu, rows, sum(entry.size for entry in shards)),
             "examples": rows,
-            "examples_per_second": rows / wall,
-            "bytes_per_example": sum(entry.size for entry in shards) / rows,
             "digest": examples.digest[:12],
         }
         peaks = [took.peak_pss for took in (of_tokens, of_examples) if took.peak_pss]
@@ -126,31 +93,41 @@ class Setting:
 
     def run_stage(
         self,
-        workspace: Path,
+        folder: Path,
         stage: str,
-        config: dict[str, object],
+        config: Mapping[str, object],
         inputs: Mapping[str, Artifact],
-    ) -> tuple[Artifact, Measurement]:
+    ) -> tuple[Artifact, measuring.Measurement]:
         """Run one stage as a flow does: as a program of its own."""
-        table = StageTable(
-            stage=stage,
-            format_version=1,
-            config=config,
-            inputs={
-                role: InputRef(digest=artifact.digest, path=artifact.directory)
-                for role, artifact in inputs.items()
-            },
-            output=str(workspace / stage),
-            machine={"workers": self.workers, "worker_mode": "processes"},
+        machine = {"workers": self.workers, "worker_mode": "processes"}
+        table = measuring.write_table(
+            folder, stage, format_version=1, config=config, inputs=inputs, machine=machine
         )
-        path = workspace / f"{stage}.json"
-        write_stage_table(table, path)
         program = ["-m", f"pipeline.{stage}"]
         if self.driver == "plain" and stage != "vocabulary":
             program = [str(ROOT / "benchmarks/preparing/plain_driver.py"), stage]
-        command = [sys.executable, *program, "--config", str(path)]
-        took = measure(command, cores=f"0-{self.workers - 1}", memory=self.memory)
-        return open_artifact(table.output), took
+        command = [sys.executable, *program, *table]
+        took = measuring.measure(command, cores=f"0-{self.workers - 1}", memory=self.memory)
+        return open_artifact(str(folder / stage)), took
+
+
+def speeds(corpus: str, seconds: float, cpu: float, examples: float, size: float) -> Figures:
+    """The figures that follow from the times and from what was written."""
+    text = megabytes(corpus)
+    return {
+        "megabytes": text,
+        "mb_per_second": text / seconds,
+        "mb_per_cpu_second": text / cpu,
+        "examples_per_second": examples / seconds,
+        "bytes_per_example": size / examples,
+    }
+
+
+def megabytes(corpus: str) -> float:
+    """Size of a file or of a folder's files."""
+    path = Path(corpus)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
 PEERS = {
@@ -188,152 +165,143 @@ def run_peer(name: str, arguments: argparse.Namespace, corpus: str, workers: int
             command = [arguments.lddl_python, f"{programs}/lddl_bert.py", arguments.lddl]
             command += [str(workers), corpus, vocabulary, output, sentences]
         alone = {"OMP_NUM_THREADS": "1", "HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
-        took = measure(command, cores=f"0-{workers - 1}", cwd=Path(folder), env=alone)
+        took = measuring.measure(command, cores=f"0-{workers - 1}", cwd=Path(folder), env=alone)
         shards = [Path(output), *Path(output).rglob("*.arrow")]
         written = sum(shard.stat().st_size for shard in shards if shard.is_file())
-    said = {key: float(str(value)) for key, value in took.said.items()}
-    seconds, cpu = said["seconds"], took.cpu - said["cpu_aside"]  # imports and counting
-    size = megabytes(corpus)
+    seconds, examples = took.said["seconds"], took.said["examples"]
+    cpu = took.cpu - took.said["cpu_aside"]  # imports and counting
     return {
-        "megabytes": size,
         "seconds_without_imports": seconds,
         "cpu_without_imports": cpu,
-        "mb_per_second": size / seconds,
-        "mb_per_cpu_second": size / cpu,
-        "examples_per_second": said["examples"] / seconds,
-        "bytes_per_example": said.get("bytes", written) / said["examples"],
+        **speeds(corpus, seconds, cpu, examples, took.said.get("bytes", written)),
     }
-
-
-def megabytes(corpus: str) -> float:
-    """Size of a file or of a folder's files."""
-    path = Path(corpus)
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
 def median(runs: Sequence[Figures]) -> Figures:
     """Medians of the measured figures; counts and digests are the same in every run."""
-    measured = [
-        {name: value for name, value in run.items() if isinstance(value, float)} for run in runs
-    ]
-    medians = {name: statistics.median(run[name] for run in measured) for name in measured[0]}
-    return cast("Figures", {**runs[0], **medians})
+    return {
+        name: statistics.median(run[name] for run in runs) if isinstance(value, float) else value
+        for name, value in runs[0].items()
+    }
 
 
-def medians_in_turns(settings: Mapping[str, Setting], arguments: argparse.Namespace) -> Labelled:
-    """Run each setting once per round; the medians of all rounds."""
-    found = in_turns(settings, lambda label: settings[label].run(), rounds=arguments.repeats)
-    for label, runs in found.items():
-        yield label, median(runs)
+Part = Mapping[str, Callable[[], Figures]]
+"""The runs of a part, by label."""
 
 
-def measure_peers(arguments: argparse.Namespace) -> Labelled:
+def of_peers(arguments: argparse.Namespace, scratch: Path) -> Part:
     """Each peer on the small corpus, and ours on the same one."""
-    for name in peers(arguments):
-        for workers in PEERS[name][2]:
-            runs = [
-                run_peer(name, arguments, arguments.small, workers)
-                for _ in range(arguments.repeats)
-            ]
-            yield f"{name}, {workers} workers", median(runs)
-    one = Setting(arguments.small, arguments.vocabulary)
-    settings = {"ours, 1 workers": one, "ours, 2 workers": replace(one, workers=2)}
-    yield from medians_in_turns(settings, arguments)
+    ours = Setting(arguments.small, arguments.vocabulary)
+    theirs = {
+        f"{name}, {workers} workers": partial(run_peer, name, arguments, arguments.small, workers)
+        for name in peers(arguments)
+        for workers in PEERS[name][2]
+    }
+    return {**theirs, "ours, 1 workers": ours, "ours, 2 workers": replace(ours, workers=2)}
 
 
-def measure_peers_at_length(arguments: argparse.Namespace) -> Labelled:
-    """Each peer once on the largest corpus, on one core, and ours after each."""
+def of_peers_at_length(arguments: argparse.Namespace, scratch: Path) -> Part:
+    """Each peer on the largest corpus, on one core, and ours after each."""
     corpus = arguments.large[-1]
+    runs: dict[str, Callable[[], Figures]] = {}
     for name in peers(arguments):
-        yield f"{name}, 1 workers", run_peer(name, arguments, corpus, 1)
-        yield f"ours after {name}, 1 workers", Setting(corpus, arguments.vocabulary).run()
+        runs[f"{name}, 1 workers"] = partial(run_peer, name, arguments, corpus, 1)
+        runs[f"ours after {name}, 1 workers"] = Setting(corpus, arguments.vocabulary)
+    return runs
 
 
-def measure_drivers(arguments: argparse.Namespace) -> Labelled:
+def of_drivers(arguments: argparse.Namespace, scratch: Path) -> Part:
     """The large corpora on one core and on two, with Beam and in a plain loop."""
+    settings = {}
     for corpus in arguments.large:
-        settings = {}
         for workers in (1, 2):
             setting = Setting(corpus, arguments.vocabulary, workers=workers)
             label = f"{megabytes(corpus):.0f} MB, {workers} workers"
             settings[label] = setting
             settings[f"{label}, plain loop"] = replace(setting, driver="plain")
-        yield from medians_in_turns(settings, arguments)
+    return settings
 
 
-def measure_sizes(arguments: argparse.Namespace) -> Labelled:
+def of_sizes(arguments: argparse.Namespace, scratch: Path) -> Part:
     """The small corpus and the largest ones: whether time grows linearly with text."""
-    settings = {
+    return {
         f"{megabytes(corpus):.0f} MB, 2 workers": Setting(corpus, arguments.vocabulary, workers=2)
         for corpus in (arguments.small, *arguments.sizes)
     }
-    yield from medians_in_turns(settings, arguments)
 
 
-def measure_memory(arguments: argparse.Namespace) -> Labelled:
+def of_memory(arguments: argparse.Namespace, scratch: Path) -> Part:
     """The peak memory while the largest corpus is prepared."""
     corpus = arguments.sizes[-1]
     setting = Setting(corpus, arguments.vocabulary, workers=2, memory=True)
-    yield f"{megabytes(corpus):.0f} MB, 2 workers", setting.run()
+    return {f"{megabytes(corpus):.0f} MB, 2 workers": setting}
 
 
-def measure_start_up(arguments: argparse.Namespace) -> Labelled:
+def of_start_up(arguments: argparse.Namespace, scratch: Path) -> Part:
     """A corpus of a few documents, so that only start-up remains."""
-    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
-        corpus = Path(scratch) / "few.txt"
-        with open(arguments.small, "rb") as file:
-            corpus.write_bytes(b"".join(islice(file, 500)))
-        one = Setting(str(corpus), arguments.vocabulary)
-        settings = {"1 workers": one, "2 workers": replace(one, workers=2)}
-        yield from medians_in_turns(settings, arguments)
+    corpus = scratch / "few.txt"
+    with open(arguments.small, "rb") as file:
+        corpus.write_bytes(b"".join(islice(file, 500)))
+    one = Setting(str(corpus), arguments.vocabulary)
+    return {"1 workers": one, "2 workers": replace(one, workers=2)}
 
 
-def measure_lengths_and_copies(arguments: argparse.Namespace) -> Labelled:
+def of_lengths_and_copies(arguments: argparse.Namespace, scratch: Path) -> Part:
     """The cost of a second length and of further copies."""
     base = Setting(arguments.large[0], arguments.vocabulary)
-    settings = {
+    return {
         "128, 1 copy": base,
         "128 and 512, 1 copy": replace(base, max_seq_lengths=(128, 512)),
         "128, 5 copies": replace(base, copies=5),
     }
-    yield from medians_in_turns(settings, arguments)
 
 
-def measure_paragraphs(arguments: argparse.Namespace) -> Labelled:
+def of_paragraphs(arguments: argparse.Namespace, scratch: Path) -> Part:
     """The same documents with sentences given, and as paragraphs to be split into sentences."""
-    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
-        given, folder = f"{scratch}/given.txt", arguments.paragraphs
-        write_corpus(corpus_of(folder, reader="wikiextractor"), megabytes=1e9, output=given)
-        base = Setting(given, arguments.vocabulary)
-        raw = replace(base, corpus=folder, reader="wikiextractor")
-        yield from medians_in_turns({"sentences given": base, "paragraphs": raw}, arguments)
+    given, folder = str(scratch / "given.txt"), arguments.paragraphs
+    write_corpus(corpus_of(folder, reader="wikiextractor"), megabytes=1e9, output=given)
+    base = Setting(given, arguments.vocabulary)
+    return {
+        "sentences given": base,
+        "paragraphs": replace(base, corpus=folder, reader="wikiextractor"),
+    }
 
 
-def measure_small_files(arguments: argparse.Namespace) -> Labelled:
+def of_small_files(arguments: argparse.Namespace, scratch: Path) -> Part:
     """The corpus as a great many files of one document each."""
-    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
-        text = Path(arguments.large[-1]).read_text(encoding="utf-8")
-        for number, document in enumerate(text.split("\n\n")[: arguments.small_files]):
-            folder = Path(scratch) / f"{number // 1000:04}"
-            folder.mkdir(exist_ok=True)
-            (folder / f"{number:07}.txt").write_text(document, encoding="utf-8")
-        setting = Setting(scratch, arguments.vocabulary, workers=2, reader="text")
-        yield f"{number + 1} files, 2 workers", setting.run()
+    text = Path(arguments.large[-1]).read_text(encoding="utf-8")
+    documents = text.split("\n\n")[: arguments.small_files]
+    for number, document in enumerate(documents):
+        folder = scratch / f"{number // 1000:04}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{number:07}.txt").write_text(document, encoding="utf-8")
+    setting = Setting(str(scratch), arguments.vocabulary, workers=2, reader="text")
+    return {f"{len(documents)} files, 2 workers": setting}
 
 
-PARTS: dict[str, tuple[Callable[[argparse.Namespace], Labelled], str]] = {
-    "peers": (measure_peers, ""),
-    "peers at length": (measure_peers_at_length, ""),
-    "drivers": (measure_drivers, ""),
-    "start-up": (measure_start_up, ""),
-    "lengths and copies": (measure_lengths_and_copies, ""),
-    "sizes": (measure_sizes, "sizes"),
-    "memory": (measure_memory, "sizes"),
-    "paragraphs": (measure_paragraphs, "paragraphs"),
-    "small files": (measure_small_files, "small_files"),
+PARTS: dict[str, tuple[Callable[[argparse.Namespace, Path], Part], str, bool]] = {
+    "peers": (of_peers, "", True),
+    "peers at length": (of_peers_at_length, "", False),
+    "drivers": (of_drivers, "", True),
+    "start-up": (of_start_up, "", True),
+    "lengths and copies": (of_lengths_and_copies, "", True),
+    "sizes": (of_sizes, "sizes", True),
+    "memory": (of_memory, "sizes", False),
+    "paragraphs": (of_paragraphs, "paragraphs", True),
+    "small files": (of_small_files, "small_files", False),
 }
-"""By name: the function that measures it, and the option that it requires."""
+"""By name: its runs by label, given a scratch folder; the option that it requires; whether the runs
+are repeated, in turns."""
+
+
+def measured(part: str, arguments: argparse.Namespace) -> Mapping[str, Figures]:
+    """The runs of a part by label: medians over rounds in which they take turns."""
+    make, _, repeated = PARTS[part]
+    with tempfile.TemporaryDirectory(prefix="cloze-bench-") as scratch:
+        runs = make(arguments, Path(scratch))
+        rounds = arguments.repeats if repeated else 1
+        found = measuring.in_turns(runs, lambda label: runs[label](), rounds=rounds)
+    return {label: median(of_label) for label, of_label in found.items()}
 
 
 @dataclass(frozen=True)
@@ -354,9 +322,10 @@ class Claim:
 def claims(runs: Runs) -> Iterator[Claim]:
     """Every claim whose runs have been measured."""
     yield from peer_claims(runs)
-    drivers = {"drivers": runs.get("drivers", {})}  # both drivers have read these sizes
-    ones, twos = (by_size(drivers, f"{workers} workers") for workers in (1, 2))
-    plains = by_size(drivers, "2 workers, plain loop")
+    ones, twos, plains = (  # both drivers have read these sizes
+        by_size(runs, label, "drivers")
+        for label in ("1 workers", "2 workers", "2 workers, plain loop")
+    )
     if ones and twos:
         speeds = (twos[-1]["mb_per_second"], ones[-1]["mb_per_second"])
         yield Claim("2 cores, times one", speeds[0] / speeds[1], 1.6)
@@ -368,18 +337,18 @@ def claims(runs: Runs) -> Iterator[Claim]:
         yield Claim(name, slope(*twos[-2:]) / slope(*plains[-2:]), 1.3, at_most=True)
     if tiny := runs.get("start-up", {}).get("2 workers"):
         yield Claim("seconds of start-up, both stages", tiny["wall"], 5.0, at_most=True)
-    texts = runs.get("paragraphs", {})
-    if {"sentences given", "paragraphs"} <= set(texts):
-        both = (texts["paragraphs"], texts["sentences given"])
-        raw, given = (run["examples_per_second"] for run in both)  # not MB: markup is no text
-        yield Claim("speed from paragraphs, share of that with sentences given", raw / given, 0.5)
+    if texts := runs.get("paragraphs"):
+        # not MB: markup is no text
+        speed = {label: run["examples_per_second"] for label, run in texts.items()}
+        share = speed["paragraphs"] / speed["sentences given"]
+        yield Claim("speed from paragraphs, share of that with sentences given", share, 0.5)
     if found := runs.get("lengths and copies", {}):
         first = found["128, 1 copy"]["cpu"]
         further = found["128 and 512, 1 copy"]["cpu"] - first
         yield Claim("cost of a second length, of the first", further / first, 0.25, at_most=True)
         copy = (found["128, 5 copies"]["cpu"] - first) / 4
         yield Claim("cost of a further copy, of the first", copy / first, 0.25, at_most=True)
-    sizes = by_size(runs, "2 workers")
+    sizes = by_size(runs, "2 workers", "sizes", "drivers")
     if sizes:
         largest = sizes[-1]["bytes_per_example"]
         yield Claim("bytes an example at 128", largest, 300.0, at_most=True)
@@ -395,7 +364,7 @@ def claims(runs: Runs) -> Iterator[Claim]:
 
 def peer_claims(runs: Runs) -> Iterator[Claim]:
     """The speed per core: at length against our run after the peer's, else against our best."""
-    ours_alone = by_size({"drivers": runs.get("drivers", {})}, "1 workers")
+    ours_alone = by_size(runs, "1 workers", "drivers")
     for part in ("peers", "peers at length"):
         measured = runs.get(part, {})
         for peer, (_, target, _) in PEERS.items():
@@ -412,11 +381,11 @@ def peer_claims(runs: Runs) -> Iterator[Claim]:
                 yield Claim(f"{name} processor time", by_cpu, target)
 
 
-def by_size(runs: Runs, label: str) -> list[Figures]:
-    """The runs of all sizes under `label`, the smallest first."""
+def by_size(runs: Runs, label: str, *parts: str) -> list[Figures]:
+    """The runs of these parts of all sizes under `label`, the smallest first."""
     found = {
         run["megabytes"]: run
-        for part in ("sizes", "drivers")
+        for part in parts
         for name, run in runs.get(part, {}).items()
         if name.endswith(f" MB, {label}")
     }
@@ -425,12 +394,12 @@ def by_size(runs: Runs, label: str) -> list[Figures]:
 
 def slope(first: Figures, last: Figures) -> float:
     """Seconds of wall-clock time per further MB."""
-    return (last["wall"] - first["wall"]) / (last["megabytes"] - first["megabytes"])
+    return float((last["wall"] - first["wall"]) / (last["megabytes"] - first["megabytes"]))
 
 
 def options() -> argparse.Namespace:
     """The command line."""
-    parser = arguments_of(__doc__, output="preparation.json")
+    parser = measuring.Arguments(__doc__, output="preparation.json")
     parser.add_argument("--vocabulary", required=True, help="Google's vocab.txt")
     parser.add_argument("--small", required=True, help="the corpus that the peers read too")
     parser.add_argument("--large", nargs="+", required=True, help="larger ones")
@@ -453,15 +422,13 @@ def main() -> None:
     if not shutil.which("taskset"):
         sys.exit("taskset is missing (util-linux): without it the cores cannot be pinned")
     for name in arguments.parts or PARTS:
-        part, option = PARTS[name]
+        option = PARTS[name][1]
         if option and not getattr(arguments, option):
             print(f"{name} is not measured: --{option.replace('_', '-')} was not given")
             continue
         print(f"-- {name}", flush=True)
-        where = machine()
-        runs: dict[str, Figures] = {}
-        for label, run in part(arguments):
-            runs[label] = run
+        where, runs = measuring.machine(), measured(name, arguments)
+        for label, run in runs.items():
             memory = f" {run['peak_pss_mb']:6.0f} MB" if "peak_pss_mb" in run else ""
             print(
                 f"{label:42} {run['mb_per_second']:8.2f} MB/s "
@@ -470,13 +437,15 @@ def main() -> None:
                 f"{memory}",
                 flush=True,
             )
-        parts = read_result(arguments.output).get("parts", {})
+        parts = measuring.read_result(arguments.output).get("parts", {})
         earlier = parts.get(name, {}).get("runs", {})
         parts[name] = {"machine": where, "runs": {**earlier, **runs}}
-        found = claims({each: kept["runs"] for each, kept in parts.items()})
-        stated = [{**asdict(claim), "reached": claim.reached} for claim in found]
-        write_result(arguments.output, {"claims": stated, "parts": parts})
-    for claim in read_result(arguments.output)["claims"]:
+        stated = [
+            {**asdict(claim), "reached": claim.reached}
+            for claim in claims({each: kept["runs"] for each, kept in parts.items()})
+        ]
+        measuring.write_result(arguments.output, {"claims": stated, "parts": parts})
+    for claim in measuring.read_result(arguments.output)["claims"]:
         sign = "<=" if claim["at_most"] else ">="
         verdict = "" if claim["reached"] else "   MISSED"
         print(f"{claim['name']:75} {claim['figure']:8.2f} {sign} {claim['target']:g}{verdict}")

@@ -16,22 +16,21 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.measuring import arguments_of, machine, write_result
+from benchmarks.measuring import Arguments, machine, write_result
 from pipeline.text.sentences import split_sentences
 
 Segmenter = Callable[[Sequence[str]], list[set[int]]]
 """From paragraphs to the positions of the spaces at which each is split."""
 
 
-@dataclass(frozen=True)
-class Paragraph:
+class Paragraph(NamedTuple):
     """A paragraph and the positions of the spaces between its sentences."""
 
     text: str
@@ -116,10 +115,9 @@ def pysbd(texts: Sequence[str]) -> list[set[int]]:
 def accuracy(segmenter: Segmenter, corpus: list[Paragraph]) -> dict[str, float]:
     """Precision, recall and F1 over all boundaries inside paragraphs."""
     found = segmenter([paragraph.text for paragraph in corpus])
-    pairs = list(zip(found, corpus, strict=True))
-    right = sum(len(ends & paragraph.ends) for ends, paragraph in pairs)
-    precision = right / max(sum(len(ends) for ends, _ in pairs), 1)
-    recall = right / max(sum(len(paragraph.ends) for _, paragraph in pairs), 1)
+    right = sum(len(a & paragraph.ends) for a, paragraph in zip(found, corpus, strict=True))
+    precision = right / max(sum(map(len, found)), 1)
+    recall = right / max(sum(len(paragraph.ends) for paragraph in corpus), 1)
     f1 = 2 * precision * recall / max(precision + recall, 1e-9)
     return {"precision": precision, "recall": recall, "f1": f1}
 
@@ -153,9 +151,8 @@ def raw_paragraphs(path: str, megabytes: float) -> str:
 
 def main() -> None:
     """Read the arguments, measure, print, write."""
-    parser = arguments_of(__doc__, output="")
+    parser = Arguments(__doc__, output="", text=str)
     parser.add_argument("--conllu", nargs="+", required=True)
-    parser.add_argument("--text", required=True)
     arguments = parser.parse_args()
     corpus = [paragraph for path in arguments.conllu for paragraph in paragraphs(path)]
     segmenters: list[tuple[Segmenter, float]] = [(ours, 4.0), (one_regular_expression, 4.0)]
@@ -172,10 +169,8 @@ def main() -> None:
         scores = accuracy(segmenter, corpus)
         scores["mb_per_second"] = speed(segmenter, raw_paragraphs(arguments.text, megabytes))
         result[segmenter.__name__] = scores
-        print(
-            f"{segmenter.__name__:24}",
-            " ".join(f"{name} {value:.4g}" for name, value in scores.items()),
-        )
+        line = " ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        print(f"{segmenter.__name__:24} {line}")
     write_result(arguments.output, result)
 
 

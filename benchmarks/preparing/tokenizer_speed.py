@@ -14,7 +14,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
 from benchmarks.corpus import blocks, corpus_of, documents
-from benchmarks.measuring import arguments_of, machine, write_result
+from benchmarks.measuring import Arguments, machine, write_result
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.texts import TextBlock
 from pipeline.tokenizer.wordpiece import Form, form_for
@@ -43,10 +42,10 @@ def rate(size: int, tokens: int, seconds: float) -> dict[str, float]:
     return {"mb_per_second": size / seconds / 1e6, "tokens_per_second": tokens / seconds}
 
 
-def timed(work: Callable[[], Ids]) -> tuple[float, Ids]:
+def timed(work: Callable[..., Ids], *arguments: object) -> tuple[float, Ids]:
     """Seconds of processor time, and the result."""
     started = time.process_time()
-    result = work()
+    result = work(*arguments)
     return time.process_time() - started, result
 
 
@@ -68,12 +67,12 @@ def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> dict[str, A
     wanted = {round((n + 0.5) * len(text) / PEER_SLICES) for n in range(PEER_SLICES)}
     seconds, tokens, theirs = [], [], []
     for number, block in enumerate(text):
-        spent, ids = timed(partial(ours, wordpiece, block))
+        spent, ids = timed(ours, wordpiece, block)
         seconds.append(spent)
         tokens.append(len(ids))
         if number in wanted:
             texts = [one.decode() for one in documents(block)]  # the peer's fastest way
-            spent, expected = timed(partial(peer, tokenizer, texts))
+            spent, expected = timed(peer, tokenizer, texts)
             if not np.array_equal(ids, expected):
                 raise SystemExit(f"block {number}: ids differ from those of encode_batch_fast")
             theirs.append((len(block.text), len(ids), spent))
@@ -97,10 +96,7 @@ def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> dict[str, A
 
 def main() -> None:
     """Read the arguments, measure, print, write."""
-    parser = arguments_of(__doc__, output="")
-    parser.add_argument("--corpus", required=True)
-    parser.add_argument("--vocabulary", required=True)
-    arguments = parser.parse_args()
+    arguments = Arguments(__doc__, output="", corpus=str, vocabulary=str).parse_args()
     where = machine()
     tokenizer = read_vocab_txt(arguments.vocabulary, lowercase=True)
     corpus = corpus_of(arguments.corpus, reader="sentence_lines")

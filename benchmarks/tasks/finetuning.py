@@ -20,24 +20,13 @@ import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import (
-    PRECISION,
-    ROOT,
-    add_result,
-    arguments_of,
-    in_turns,
-    machine,
-    measure,
-    read_result,
-    write_result,
-)
-from benchmarks.tasks.finetuning_fit import BATCH, RECIPES, Fit
-from model.config import TrainingMachine
-from model.training.start import training_environment
+from benchmarks import measuring
+from benchmarks.measuring import PRECISION, ROOT
+from benchmarks.tasks.finetuning_fit import BATCH, RECIPES
 
 RESULT = str(ROOT / "benchmarks" / "results" / "finetuning-{}.json")
 SYSTEMS = {
@@ -47,42 +36,37 @@ SYSTEMS = {
     "trainer fp32": ("trainer", "fp32"),  # its default
 }
 HEADLINES = {"MRPC": "f1", "SST-2": "accuracy"}
-CLOCKS: tuple[Literal["seconds", "cpu_seconds"], ...] = ("seconds", "cpu_seconds")
+CLOCKS = ("seconds", "cpu_seconds")
 
 
-class MeasuredFit(Fit):
-    """A fit in a process of its own, with the options it was given."""
-
-    peak_pss_mb: int
-    """Peak memory."""
-
-
-def run_one(system: str, arguments: argparse.Namespace, **more: int) -> MeasuredFit:
-    """One fit in a process of its own."""
+def run_one(system: str, arguments: argparse.Namespace, **more: int) -> dict[str, Any]:
+    """One fit in a process of its own, with the options it was given and its peak memory."""
     side, precision = SYSTEMS[system]
     threads = len(arguments.cores.split(","))
     options = {"task": arguments.task, "precision": precision, "data": arguments.data, **more}
-    options["threads"] = threads
-    command = [sys.executable, str(ROOT / "benchmarks" / "tasks" / "finetuning_fit.py"), side]
-    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    environment = training_environment(TrainingMachine(threads=threads))
-    taken = measure(command, cores=arguments.cores, env=environment, memory=True)
+    taken = measuring.measure_program(
+        "tasks/finetuning_fit.py",
+        side,
+        *measuring.flags(**options, threads=threads),
+        cores=arguments.cores,
+        threads=threads,
+        memory=True,
+    )
     found = {**more, **taken.said, "peak_pss_mb": round(taken.peak_pss or 0)}
     print(f"{arguments.task} {system}: {found}", file=sys.stderr, flush=True)
-    return cast("MeasuredFit", found)
+    return found
 
 
 def scores(arguments: argparse.Namespace) -> None:
     """The whole recipe with every seed; median and spread over the seeds."""
     path = RESULT.format("scores")
-    result = read_result(path)
-    recipe: dict[str, float] = {**RECIPES[arguments.task], "batch": BATCH}
+    result = measuring.read_result(path)
+    recipe = {**RECIPES[arguments.task], "batch": BATCH}
     task = result.setdefault(arguments.task, {"recipe": recipe})
     headline = HEADLINES[arguments.task]
     part = {"steps": arguments.steps} if arguments.steps else {}
     for system in arguments.systems.split(","):
-        where = machine()
-        fits: list[MeasuredFit] = []
+        where, fits = measuring.machine(), []
         for seed in range(arguments.seeds):
             fits.append(run_one(system, arguments, seed=seed, **part))
             task[system] = {
@@ -91,13 +75,13 @@ def scores(arguments: argparse.Namespace) -> None:
                 **{clock: spread(fit[clock] for fit in fits) for clock in CLOCKS},
                 "fits": fits,
             }
-            write_result(path, result)
+            measuring.write_result(path, result)
 
 
 def speed(arguments: argparse.Namespace) -> None:
     """Seconds per step, systems in turns; medians over the rounds, and ratios to ours."""
-    where, steps = machine(), arguments.steps or 60
-    runs = in_turns(
+    where, steps = measuring.machine(), arguments.steps or 60
+    runs = measuring.in_turns(
         SYSTEMS, lambda system: run_one(system, arguments, steps=steps), rounds=arguments.rounds
     )
     found: dict[str, object] = {"machine": where, "batch": BATCH}
@@ -109,7 +93,7 @@ def speed(arguments: argparse.Namespace) -> None:
         times = {system: median / medians["ours"] for system, median in medians.items()}
         found[clock] = {"per_step": medians, "times_ours": times}
     rounds = [dict(zip(runs, fits, strict=True)) for fits in zip(*runs.values(), strict=True)]
-    add_result(RESULT.format("speed"), arguments.task, {**found, "rounds": rounds})
+    measuring.add_result(RESULT.format("speed"), arguments.task, {**found, "rounds": rounds})
     print(json.dumps(found))
 
 
@@ -121,18 +105,14 @@ def spread(values: Iterable[float]) -> dict[str, float]:
 
 def main() -> None:
     """Read the arguments, measure."""
-    parser = arguments_of(__doc__)
+    parser = measuring.Arguments(__doc__)
     parser.add_argument("what", choices=("scores", "speed"))
     parser.add_argument("--data", required=True, help="folder with MRPC/ and SST-2/ in TSV")
-    parser.add_argument("--task", default="MRPC", choices=tuple(RECIPES))
     usual = f"ours,trainer {PRECISION}"
     parser.add_argument("--systems", default=usual, help="for scores: systems, comma-separated")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--steps", type=int, default=0, help="one epoch of this many; default: for scores, all"
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cores", default="0,1")
+    steps = "one epoch of this many; default: for scores, all"
+    parser.add_argument("--steps", type=int, default=0, help=steps)
+    parser.add_options(task=tuple(RECIPES), seeds=5, rounds=3, cores="0,1")
     arguments = parser.parse_args()
     {"scores": scores, "speed": speed}[arguments.what](arguments)
 

@@ -20,11 +20,11 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import arguments_of
+from benchmarks.measuring import Arguments
 from model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
@@ -48,14 +48,8 @@ QUIET: dict[str, Any] = {
 WARMUP_SHARE = 0.1
 
 
-class Fit(TypedDict):
-    """Time and scores of one fit."""
-
-    seconds: float
-    cpu_seconds: float
-    steps: int
-    dev: dict[str, float]
-    """Scores by metric."""
+Fit = dict[str, Any]
+"""One fit's `seconds`, `cpu_seconds`, `steps` and, in `dev`, its scores by metric."""
 
 
 def weights() -> str:
@@ -132,20 +126,14 @@ def ours(arguments: argparse.Namespace) -> Fit:
 def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
     """One fit by the Hugging Face Trainer; `sampling` decides which examples share a batch."""
     import torch
+    import transformers
     from datasets import Dataset
     from sklearn.metrics import accuracy_score, f1_score
-    from transformers import (
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        DataCollatorWithPadding,
-        Trainer,
-        TrainingArguments,
-    )
 
     from model.tasks.problems import load_tables
 
     torch.set_num_threads(arguments.threads)
-    tokenizer = AutoTokenizer.from_pretrained(weights())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(weights())
     task = task_config(arguments)
     tables = load_tables(task)
 
@@ -161,9 +149,10 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
         return {"f1": float(f1), "accuracy": float(accuracy)}
 
     with tempfile.TemporaryDirectory() as folder:
-        run = Trainer(
-            model=AutoModelForSequenceClassification.from_pretrained(weights(), num_labels=2),
-            args=TrainingArguments(
+        labelled = transformers.AutoModelForSequenceClassification
+        run = transformers.Trainer(
+            model=labelled.from_pretrained(weights(), num_labels=2),
+            args=transformers.TrainingArguments(
                 output_dir=folder,
                 per_device_train_batch_size=BATCH,
                 per_device_eval_batch_size=64,
@@ -179,7 +168,7 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
             ),
             train_dataset=dataset("train"),
             eval_dataset=dataset("dev"),
-            data_collator=DataCollatorWithPadding(tokenizer),
+            data_collator=transformers.DataCollatorWithPadding(tokenizer),
             compute_metrics=scores,
         )
         started, cpu = time.monotonic(), time.process_time()
@@ -196,7 +185,7 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
 
 def main() -> None:
     """Read the arguments, run, print."""
-    parser = arguments_of(__doc__)
+    parser = Arguments(__doc__)
     sides = {
         "ours": ours,
         "trainer": trainer,
@@ -204,11 +193,8 @@ def main() -> None:
     }
     parser.add_argument("side", choices=tuple(sides))
     parser.add_argument("--data", required=True, help="folder with MRPC/ and SST-2/ in TSV")
-    parser.add_argument("--task", default="MRPC", choices=tuple(RECIPES))
-    parser.add_argument("--precision", default="bf16", choices=("bf16", "fp32"))
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0, help="0 for the whole recipe")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_options(task=tuple(RECIPES), precision=("bf16", "fp32"), seed=0, threads=2)
     arguments = parser.parse_args()
     print(json.dumps(sides[arguments.side](arguments)))
 

@@ -24,10 +24,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import ROOT, arguments_of, in_turns, machine, measure, write_result
+from benchmarks import measuring
 from benchmarks.tasks.finetuning_fit import QUIET, our_trainer, weights
-from model.config import OptimizerConfig, TaskConfig, TrainingMachine
-from model.training.start import training_environment
+from model.config import OptimizerConfig, TaskConfig
 
 BATCH, LENGTH = 64, 128
 THEIR_BATCHES = (16, 32, 64)
@@ -73,12 +72,8 @@ def train_ours(arguments: argparse.Namespace) -> dict[str, float]:
 
 def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
     """The same steps of sentence-transformers."""
+    import sentence_transformers
     from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
     from sentence_transformers.losses import MultipleNegativesRankingLoss
     from transformers import TrainerCallback
 
@@ -91,12 +86,12 @@ def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
             moments.append(time.monotonic())
 
     queries, passages = zip(*read_pairs(arguments.pairs, arguments.steps * BATCH), strict=True)
-    model = SentenceTransformer(weights(), device="cpu")
+    model = sentence_transformers.SentenceTransformer(weights(), device="cpu")
     model.max_seq_length = LENGTH
     with tempfile.TemporaryDirectory() as folder:
-        SentenceTransformerTrainer(
+        sentence_transformers.SentenceTransformerTrainer(
             model=model,
-            args=SentenceTransformerTrainingArguments(
+            args=sentence_transformers.SentenceTransformerTrainingArguments(
                 output_dir=folder,
                 num_train_epochs=1,
                 per_device_train_batch_size=BATCH,
@@ -149,62 +144,55 @@ def embed_theirs(arguments: argparse.Namespace) -> dict[str, float]:
 
 def compare(arguments: argparse.Namespace) -> None:
     """All sides in turns; the best turn of each counts."""
-    environment = training_environment(TrainingMachine(threads=arguments.threads))
     with tempfile.TemporaryDirectory() as folder:
 
         def rate(turn: tuple[str, str, str]) -> float:
             what, side, precision = turn
-            command = [sys.executable, __file__, "--turn", f"{what}_{side}"]
-            command += ["--pairs", arguments.pairs, "--precision", precision]
-            command += ["--steps", str(arguments.steps), "--texts", str(arguments.texts)]
-            command += ["--output", f"{folder}/{side} {precision}.npy"]
-            said = measure(command, cores=arguments.cores, env=environment).said
+            options = {name: getattr(arguments, name) for name in ("pairs", "steps", "texts")}
+            options |= {"turn": f"{what}_{side}", "precision": precision}
+            said = measuring.measure_program(
+                *("tasks/sentence_vectors.py", *measuring.flags(**options)),
+                *("--output", f"{folder}/{side} {precision}.npy"),
+                cores=arguments.cores,
+                threads=arguments.threads,
+            ).said
             print(said, file=sys.stderr, flush=True)
-            return float(str(said["rate"]))
+            return float(said["rate"])
 
-        turns = in_turns(TURNS, rate, rounds=arguments.rounds)
+        turns = measuring.in_turns(TURNS, rate, rounds=arguments.rounds)
         vectors = {
             precision: [np.load(f"{folder}/{side} {precision}.npy") for side in ("ours", "theirs")]
             for precision in ("bf16", "fp32")
         }
-    rates = {
-        f"{what} {precision} {side}": found for (what, side, precision), found in turns.items()
-    }
-    best = {name: max(values) for name, values in rates.items()}
+    best = {turn: max(rates) for turn, rates in turns.items()}
     found = {
-        "machine": machine(),
-        "per_second": rates,
+        "machine": measuring.machine(),
+        "per_second": {
+            f"{what} {precision} {side}": rates for (what, side, precision), rates in turns.items()
+        },
         "times_as_fast": {
-            case: best[f"{case} ours"] / best[f"{case} theirs"]
-            for case in ("train bf16", "embed bf16", "embed fp32")
+            f"{what} {precision}": best[what, "ours", precision] / best[what, "theirs", precision]
+            for what, precision in (("train", "bf16"), ("embed", "bf16"), ("embed", "fp32"))
         },
         "largest_difference": {
             precision: float(np.abs(ours - theirs).max())
             for precision, (ours, theirs) in vectors.items()
         },
     }
-    write_result(str(ROOT / "benchmarks" / "results" / "retrieval.json"), found)
+    path = measuring.ROOT / "benchmarks" / "results" / "retrieval.json"
+    measuring.write_result(str(path), found)
     print(json.dumps(found))
 
 
 def main() -> None:
     """Read the arguments; compare, or run one turn."""
-    parser = arguments_of(__doc__)
-    sides = {
-        "train_ours": train_ours,
-        "train_theirs": train_theirs,
-        "embed_ours": embed_ours,
-        "embed_theirs": embed_theirs,
-    }
+    parser = measuring.Arguments(__doc__)
+    sides = {way.__name__: way for way in (train_ours, train_theirs, embed_ours, embed_theirs)}
     parser.add_argument("--pairs", required=True, help="train.jsonl of a `pairs` artifact")
     parser.add_argument("--turn", choices=tuple(sides), help="run one turn in this process")
-    parser.add_argument("--precision", default="bf16", choices=("bf16", "fp32"))
     parser.add_argument("--output", default="", help="of a turn: file for the vectors")
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--texts", type=int, default=1500)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--cores", default="0,1")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_options(precision=("bf16", "fp32"), steps=12, texts=1500)
+    parser.add_options(rounds=2, cores="0,1", threads=2)
     arguments = parser.parse_args()
     if arguments.turn is None:
         compare(arguments)

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from artifacts.results import Scores
 from artifacts.store import open_artifact
-from benchmarks.measuring import ROOT, add_result, arguments_of, machine, run_cloze
+from benchmarks.measuring import ROOT, Arguments, add_result, machine, run_cloze
 from benchmarks.tasks.finetuning_fit import weights
 
 RESULT = str(ROOT / "benchmarks" / "results" / "transfer.json")
@@ -117,17 +117,14 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 def main() -> None:
     """Read the arguments, run, add to the result file."""
-    parser = arguments_of(__doc__)
-    parser.add_argument("--data", required=True, type=Path)
+    parser = Arguments(__doc__)
     parser.add_argument("--task", required=True, choices=tuple(TASKS))
-    parser.add_argument("--ways", choices=tuple(WAYS), default="both")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_options(data=Path, ways=tuple(WAYS), seeds=2)
     parser.add_argument("--examples", type=int, default=0, help="0 for the recipe's number")
     arguments = parser.parse_args()
     arguments.data = arguments.data.resolve()
-    where = machine()
     with tempfile.TemporaryDirectory() as folder:
-        found = {"machine": where, **measured(arguments, Path(folder))}
+        found = {"machine": machine(), **measured(arguments, Path(folder))}
     name = arguments.task if arguments.ways == "both" else f"{arguments.task}, {arguments.ways}"
     add_result(RESULT, name, found)
     print(json.dumps(found["verdicts"], indent=1))

@@ -14,19 +14,23 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import arguments_of, machine, write_result
-from model.inference.passage_index import Vectors, nearest, nearest_in, write_graph
+from benchmarks.measuring import Arguments, machine, write_result
+from model.inference.passage_index import Hit, Vectors, nearest, nearest_in, write_graph
 
 COUNT = 10
 ROWS_AT_ONCE = 50_000
 ROW_NOISE, QUESTION_NOISE = 0.02, 0.03
 QUESTIONS_AT_ONCE = 64
+
+Way = Callable[[Vectors], Sequence[Sequence[Hit]]]
+"""From questions to the nearest rows of each."""
 
 
 def scaled(vectors: Vectors) -> Vectors:
@@ -48,12 +52,21 @@ def write_rows(path: str, seen: Vectors, rows: int) -> None:
     matrix.flush()
 
 
+def answered(way: Way, questions: Vectors) -> tuple[float, list[set[int]]]:
+    """Seconds per question, and the rows found for each."""
+    began = time.monotonic()
+    found = [
+        {hit.row for hit in hits}
+        for start in range(0, len(questions), QUESTIONS_AT_ONCE)
+        for hits in way(questions[start : start + QUESTIONS_AT_ONCE])
+    ]
+    return (time.monotonic() - began) / len(questions), found
+
+
 def main() -> None:
     """Build the graph, search both ways, compare."""
-    parser = arguments_of(__doc__, output="vector_graph.json")
-    parser.add_argument("--vectors", required=True)
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--questions", type=int, default=192)
+    parser = Arguments(__doc__, output="vector_graph.json", vectors=str)
+    parser.add_options(rows=200_000, questions=192)
     arguments = parser.parse_args()
     seen = np.load(arguments.vectors, mmap_mode="r")
     random = np.random.default_rng(1)
@@ -75,18 +88,9 @@ def main() -> None:
         rows: dict[str, list[set[int]]] = {}
         for name, way in ways.items():
             way(questions[:1])  # reads the file into the page cache
-            began = time.monotonic()
-            way(questions[:1])
-            one = time.monotonic() - began
-            began = time.monotonic()
-            found = [
-                {hit.row for hit in hits}
-                for start in range(0, len(questions), QUESTIONS_AT_ONCE)
-                for hits in way(questions[start : start + QUESTIONS_AT_ONCE])
-            ]
-            each = (time.monotonic() - began) / len(questions)
+            one, _ = answered(way, questions[:1])
+            each, rows[name] = answered(way, questions)
             took[name] = {"one_question_s": one, "of_many_s": each}
-            rows[name] = found
         size = Path(graph).stat().st_size
     shared = [len(a & b) for a, b in zip(rows["exact"], rows["graph"], strict=True)]
     result = {

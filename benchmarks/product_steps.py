@@ -1,8 +1,8 @@
-"""The product's own training step on batches drawn from a seed, as the GPU programs measure it.
+"""Our side of the training benchmarks: the product's own engine, trainer and training step.
 
-In:  a workload (workload.py).
-Out: `trainer`, the product's `Trainer` around its `Engine`; `training_steps`, which passes it
-     batches through the product's `Prefetcher`.
+In:  a recipe, or a workload (workload.py) of batches drawn from a seed.
+Out: `engine_of`, the product's `Engine` around a new model; `trainer`, its `Trainer` around that;
+     `training_steps`, which passes it batches through the product's `Prefetcher`.
 """
 
 import time
@@ -21,7 +21,7 @@ from model.data.order import BatchAddress
 from model.encoder.models import PretrainingModel
 from model.training.checkpoints import Checkpoints
 from model.training.cuda_graphs import StepGraphs
-from model.training.distributed import join_world
+from model.training.distributed import World, join_world
 from model.training.engine import Engine
 from model.training.health import Alarms, Stop, Watchdog
 from model.training.loop import Trainer
@@ -29,6 +29,26 @@ from model.training.telemetry import Curve, Telemetry
 
 STEPS = 1_000_000
 """Length of the schedule, which no benchmark completes."""
+
+
+def engine_of(
+    stage: PretrainStage,
+    vocabulary_size: int,
+    *,
+    world: World,
+    machine: TrainingMachine,
+    fp8: bool = False,
+    compiled: bool = False,
+) -> Engine:
+    """The product's engine around a model drawn from the seed; `fp8`: of FP8's operations."""
+    torch.manual_seed(stage.seed)
+    model = PretrainingModel(stage.encoder, vocabulary_size, fp8=fp8).to(world.device)
+    if compiled:
+        model.encoder.compile_layers()
+    recipe = stage.pretrain
+    return Engine(
+        model, world=world, machine=machine, optimizer=recipe.optimizer, precision=recipe.precision
+    )
 
 
 def trainer(
@@ -60,16 +80,13 @@ def trainer(
     )
     machine = TrainingMachine.model_validate({"device": device, "cuda_graphs": graphs})
     world = join_world(threads=torch.get_num_threads(), timeout=600.0, device=device)
-    torch.manual_seed(stage.seed)
-    model = PretrainingModel(stage.encoder, VOCABULARY, fp8=precision == "fp8").to(world.device)
-    if compiled:
-        model.encoder.compile_layers()
-    engine = Engine(
-        model,
+    engine = engine_of(
+        stage,
+        VOCABULARY,
         world=world,
         machine=machine,
-        optimizer=stage.pretrain.optimizer,
-        precision=stage.pretrain.precision,
+        fp8=precision == "fp8",
+        compiled=compiled,
     )
     return Trainer(
         stage=stage,
