@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import PRECISION, ROOT, Arguments, markdown, write_result
 from benchmarks.product_steps import trainer, training_steps
-from benchmarks.transformers_steps import Inputs, collated, divided, hugging_face_model, update_of
+from benchmarks.transformers_steps import Inputs, hugging_face_model, micro_batches, update_of
 from benchmarks.workload import DISTINCT, Workload, encoder_config
 from model.config import TrainingMachine
 from model.encoder.operations.products import matrix_rate
@@ -173,8 +173,6 @@ def our_steps(side: str, work: Workload, device: str) -> Steps:
     options = {"precision": PRECISION, **OURS[side]}
     if options["precision"] == "fp8" and device == "cuda":
         require_fp8(torch.device(device))
-    if device == "cpu":
-        options.pop("compiled", None)
     trained = trainer(work, device=device, **options)  # type: ignore[arg-type]  # as named
     return lambda budget: training_steps(trained, work, token_budget=budget)
 
@@ -192,11 +190,11 @@ def hugging_face_steps(side: str, work: Workload, device: str) -> Steps:
         compiled = side == "compiled"
         update = update_of(model, device=device, bf16=PRECISION == "bf16", compiled=compiled)
         batches = [
-            [on_device(collated(side, work, part)) for part in divided(side, work, batch, budget)]
+            [on_device(inputs) for inputs in micro_batches(side, work, batch, budget)]
             for batch in work.batches
         ]
         for parts in cycle(batches):
-            yield float(update(parts, len(parts)))  # waits for the device, as logging the loss does
+            yield float(update(parts))  # waits for the device, as logging the loss does
 
     return steps
 

@@ -40,10 +40,13 @@ def engine_of(
     fp8: bool = False,
     compiled: bool = False,
 ) -> Engine:
-    """The product's engine around a model drawn from the seed; `fp8`: of FP8's operations."""
+    """The product's engine around a model drawn from the seed.
+
+    `fp8`: with FP8's operations; `compiled`: with compiled layers, if it is on a GPU.
+    """
     torch.manual_seed(stage.seed)
     model = PretrainingModel(stage.encoder, vocabulary_size, fp8=fp8).to(world.device)
-    if compiled:
+    if compiled and world.device.type == "cuda":
         model.encoder.compile_layers()
     recipe = stage.pretrain
     return Engine(

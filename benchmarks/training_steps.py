@@ -32,19 +32,11 @@ from benchmarks.cpu_training import Turn
 from benchmarks.measuring import PRECISION, Arguments
 from benchmarks.transformers_steps import (
     LEARNING_RATE,
-    collated,
-    divided,
     hugging_face_model,
+    micro_batches,
     update_of,
 )
-from benchmarks.workload import (
-    DISTINCT,
-    SHARE_BY_TENTH,
-    VOCABULARY,
-    Workload,
-    cut,
-    encoder_config,
-)
+from benchmarks.workload import DISTINCT, SHARE_BY_TENTH, VOCABULARY, Workload, cut, encoder_config
 from model.config import EncoderConfig, PretrainStage, TrainingMachine
 from model.data.batch import Example, pack
 from model.encoder.models import Encoder
@@ -93,8 +85,7 @@ def their_training(config: EncoderConfig, work: Workload, side: str) -> Step:
     padding = "grouped" if work.is_modern else "padded"
 
     def step(batch: Sequence[Example], number: int) -> None:
-        parts = divided(padding, work, batch, MICRO_TOKENS)
-        update((collated(padding, work, part) for part in parts), len(parts))
+        update(micro_batches(padding, work, batch, MICRO_TOKENS))
 
     return step
 
@@ -119,9 +110,8 @@ def their_embedding(config: EncoderConfig, work: Workload, side: str) -> Step:
 
     @torch.inference_mode()
     def step(batch: Sequence[Example], number: int) -> None:
-        for part in divided("padded", work, batch, MICRO_TOKENS):
-            ids = collated("padded", work, part)["input_ids"]
-            forward(input_ids=ids).last_hidden_state.float().mean(1)
+        for inputs in micro_batches("padded", work, batch, MICRO_TOKENS):
+            forward(input_ids=inputs["input_ids"]).last_hidden_state.float().mean(1)
 
     return step
 

@@ -5,7 +5,7 @@ Out: BertForPreTraining or ModernBertForMaskedLM; micro-batches as its collators
      update with bf16 autocast, fused AdamW and gradient clipping.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from model.hugging_face.layout import hugging_face_config
 
 LEARNING_RATE = 1e-4
 Inputs = dict[str, torch.Tensor | int]
-Update = Callable[[Iterable[Inputs], int], torch.Tensor]
-"""From the micro-batches of a step, and how many they are, to its loss."""
+Update = Callable[[Sequence[Inputs]], torch.Tensor]
+"""From the micro-batches of a step to its loss."""
 
 
 def hugging_face_model(
@@ -55,11 +55,11 @@ def update_of(model: torch.nn.Module, *, device: str, bf16: bool, compiled: bool
         model.parameters(), lr=LEARNING_RATE, eps=1e-6, weight_decay=0.01, fused=True
     )
 
-    def update(parts: Iterable[Inputs], count: int) -> torch.Tensor:
+    def update(parts: Sequence[Inputs]) -> torch.Tensor:
         total = torch.zeros((), device=device)
         for inputs in parts:
             with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
-                loss = forward(**inputs).loss / count
+                loss = forward(**inputs).loss / len(parts)
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -70,16 +70,16 @@ def update_of(model: torch.nn.Module, *, device: str, bf16: bool, compiled: bool
     return update
 
 
-def divided(
-    side: str, work: Workload, batch: Sequence[Example], budget: int
-) -> list[list[Example]]:
-    """Micro-batches of at most `budget` tokens, padding included."""
+def micro_batches(side: str, work: Workload, batch: Sequence[Example], budget: int) -> list[Inputs]:
+    """Micro-batches of at most `budget` tokens, padding included, as the side collates them."""
     if side == "padding_free":
-        return cut(batch, budget)
-    if side == "grouped":
-        batch = sorted(batch, key=lambda one: len(one.input_ids))
-    rows = max(1, budget // work.longest)
-    return [list(batch[at : at + rows]) for at in range(0, len(batch), rows)]
+        parts = cut(batch, budget)
+    else:
+        if side == "grouped":
+            batch = sorted(batch, key=lambda one: len(one.input_ids))
+        rows = max(1, budget // work.longest)
+        parts = [list(batch[at : at + rows]) for at in range(0, len(batch), rows)]
+    return [collated(side, work, part) for part in parts]
 
 
 def collated(side: str, work: Workload, part: Sequence[Example]) -> Inputs:

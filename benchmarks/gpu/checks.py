@@ -82,7 +82,7 @@ def shapes(device: str) -> Finding:
     for name, work in workloads(device).items():
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
-        trained = trainer(work, device=device, compiled=device == "cuda")
+        trained = trainer(work, device=device, compiled=True)
         with closing(training_steps(trained, work, token_budget=16384)) as steps:
             for _ in range(20 if device == "cuda" else 2):
                 next(steps)
@@ -98,7 +98,7 @@ def shapes(device: str) -> Finding:
 def kernels(device: str) -> Finding:
     """Five steps under torch's profiler."""
     work = workloads(device)["bert"]
-    trained = trainer(work, device=device, compiled=device == "cuda")
+    trained = trainer(work, device=device, compiled=True)
     on_gpu = device == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with closing(training_steps(trained, work, token_budget=16384)) as steps:

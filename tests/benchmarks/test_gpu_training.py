@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import gpu_training
 from benchmarks.gpu_training import Case, Outcome
-from benchmarks.transformers_steps import collated, divided
+from benchmarks.transformers_steps import micro_batches
 from benchmarks.workload import Workload
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_first_hour.sh"
@@ -148,7 +148,7 @@ def test_no_micro_batch_of_any_side_exceeds_its_token_budget() -> None:
     batch = work.batches[0]
     tokens = {}
     for side in ("huggingface", "grouped", "padding_free"):
-        parts = [collated(side, work, part) for part in divided(side, work, batch, 1024)]
+        parts = micro_batches(side, work, batch, 1024)
         shapes = [part["input_ids"].shape for part in parts]  # type: ignore[union-attr]
         assert all(rows * width <= 1024 for rows, width in shapes)
         tokens[side] = sum(rows * width for rows, width in shapes)
