@@ -8,7 +8,7 @@ full and the mean is 104; at 512, 16.9 % and 226. Full sequences alone would hid
 padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,31 +58,6 @@ def lengths(count: int, *, longest: int, seed: int) -> npt.NDArray[np.int64]:
     return np.where(rng.random(count) < FULL_SHARE[longest], longest, shorter)
 
 
-def examples(
-    count: int, *, longest: int, seed: int, full: bool, masked_share: float
-) -> list[Example]:
-    """Sequences of random ids, each masked at the given rate; `full`: all of the maximum length."""
-    rng = np.random.default_rng([seed, longest, 1])
-    sizes = [longest] * count if full else lengths(count, longest=longest, seed=seed)
-    found = []
-    for size in map(int, sizes):
-        masked = max(1, round(masked_share * size))
-        if masked_share == MASKED_SHARE:
-            masked = min(PREDICTIONS.get(longest, masked), masked)
-        found.append(
-            Example(
-                input_ids=rng.integers(FIRST_WORD, VOCABULARY, size),
-                segment_a_length=size // 2,
-                masked_lm_positions=np.sort(
-                    rng.choice(np.arange(1, size - 1), masked, replace=False)
-                ),
-                masked_lm_ids=rng.integers(FIRST_WORD, VOCABULARY, masked),
-                next_sentence_label=int(rng.integers(0, 2)),
-            )
-        )
-    return found
-
-
 def encoder_config(size: str, **changes: object) -> EncoderConfig:
     """A preset or one of `SIZES`, with exact GELU as in Hugging Face's models.
 
@@ -118,13 +93,28 @@ class Workload:
     @cached_property
     def batches(self) -> list[list[Example]]:
         """`DISTINCT` global batches."""
+        return [list(self._examples(seed)) for seed in range(DISTINCT)]
+
+    def _examples(self, seed: int) -> Iterator[Example]:
+        """Sequences of random ids, each masked at the family's rate."""
+        rng = np.random.default_rng([seed, self.longest, 1])
+        sizes = np.full(self.sequences, self.longest)
+        if not self.full:
+            sizes = lengths(self.sequences, longest=self.longest, seed=seed)
         share = MODERN_MASKED_SHARE if self.is_modern else MASKED_SHARE
-        return [
-            examples(
-                self.sequences, longest=self.longest, seed=seed, full=self.full, masked_share=share
+        for size in sizes.tolist():
+            masked = max(1, round(share * size))
+            if not self.is_modern:
+                masked = min(PREDICTIONS.get(self.longest, masked), masked)
+            input_ids = rng.integers(FIRST_WORD, VOCABULARY, size)
+            places = rng.choice(np.arange(1, size - 1), masked, replace=False)
+            yield Example(
+                input_ids=input_ids,
+                segment_a_length=size // 2,
+                masked_lm_positions=np.sort(places),
+                masked_lm_ids=rng.integers(FIRST_WORD, VOCABULARY, masked),
+                next_sentence_label=int(rng.integers(0, 2)),
             )
-            for seed in range(DISTINCT)
-        ]
 
     @cached_property
     def lengths(self) -> list[np.ndarray]:

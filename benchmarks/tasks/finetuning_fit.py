@@ -28,8 +28,6 @@ from benchmarks.measuring import Arguments
 from model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
-    from transformers import EvalPrediction
-
     from model.finetune.trainer import Trainer
 
 RECIPES: dict[str, dict[str, float]] = {
@@ -143,7 +141,7 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
         encoded = tokenizer(*texts, truncation=True, max_length=task.max_seq_length)
         return Dataset.from_dict({**encoded, "labels": [int(x) for x in columns["label"]]})
 
-    def scores(found: "EvalPrediction") -> dict[str, float]:
+    def scores(found: transformers.EvalPrediction) -> dict[str, float]:
         predicted = found.predictions.argmax(-1)
         f1, accuracy = (score(found.label_ids, predicted) for score in (f1_score, accuracy_score))
         return {"f1": float(f1), "accuracy": float(accuracy)}
