@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import measuring
-from benchmarks.measuring import PRECISION
+from benchmarks.measuring import PRECISION, Figures
 
 BEST = (f"huggingface_{PRECISION}", f"huggingface_{PRECISION}_compiled")
 """Hugging Face at its best is the faster of the two."""
@@ -70,7 +70,7 @@ class Case:
     goals: tuple[float, float] | None
 
 
-def summary(turns: list[Turn]) -> dict[str, Any]:
+def summary(turns: list[Turn]) -> Figures:
     """A side's figures: medians over the steps of all its turns, and the slowest and fastest."""
     steps = [
         step
@@ -88,7 +88,7 @@ def summary(turns: list[Turn]) -> dict[str, Any]:
     }
 
 
-def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> dict[str, Any]:
+def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> Figures:
     """Run all sides in turns, repeating disturbed turns; the figures as they are written."""
     best_rate, disturbed = 0.0, 0
 

@@ -34,13 +34,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.measuring import PRECISION, ROOT, Arguments, markdown, write_result
+from benchmarks.measuring import PRECISION, ROOT, Arguments, Figures, markdown, write_result
 from benchmarks.product_steps import trainer, training_steps
 from benchmarks.transformers_steps import Inputs, hugging_face_model, micro_batches, update_of
 from benchmarks.workload import DISTINCT, Workload, encoder_config
@@ -156,11 +155,11 @@ SELF_TEST = Scale(
 )
 
 
-Outcome = dict[str, Any]
+Outcome = Figures
 """One case's figures, or in `not_run` why there are none. `mean_length` is in tokens; `tried` has
 the examples per second by micro-batch size in tokens, or the error."""
 
-Record = dict[str, Any]
+Record = Figures
 """The result file: the results by case, versions, and the TFLOP/s of bf16 products measured with
 large square ones and, also for FP8, in the data sheet."""
 

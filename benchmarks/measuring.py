@@ -38,6 +38,9 @@ PRECISION = machine_precision()[0]
 """What `precision = "auto"` means on this machine; all sides of a comparison compute in it."""
 SAMPLE_SECONDS = 0.2
 
+Figures = dict[str, Any]
+"""Figures by name, nested as in the JSON that has or will have them."""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -49,7 +52,7 @@ class Measurement:
     """Seconds of processor time, summed over all its processes."""
     peak_pss: float | None
     """Peak proportional set size of all its processes together, in MB, if it was sampled."""
-    said: dict[str, Any]
+    said: Figures
     """The last JSON line that the program printed, if any."""
 
 
@@ -130,15 +133,15 @@ def run_cloze(*arguments: str, env: Mapping[str, str] | None = None) -> str:
 
 
 def write_table(
-    folder: Path, stage: str, *, inputs: Mapping[str, Artifact] | None = None, **fields: Any
+    folder: Path, stage: str, *, inputs: Mapping[str, Artifact] | None = None, **fields: object
 ) -> list[str]:
     """Write the table of a stage whose output is `folder`/`stage`; its program's arguments."""
     references = {
         role: InputRef(digest=artifact.digest, path=artifact.directory)
         for role, artifact in (inputs or {}).items()
     }
-    output, path = str(folder / stage), folder / f"{stage}.json"
-    write_stage_table(StageTable(stage=stage, inputs=references, output=output, **fields), path)
+    path, place = folder / f"{stage}.json", {"stage": stage, "output": str(folder / stage)}
+    write_stage_table(StageTable.model_validate({**place, "inputs": references, **fields}), path)
     return ["--config", str(path)]
 
 
@@ -199,7 +202,7 @@ def machine() -> dict[str, JsonValue]:
     }
 
 
-def read_result(path: str) -> dict[str, Any]:
+def read_result(path: str) -> Figures:
     """The result file that earlier runs left; empty if there is none."""
     file = Path(path)
     return dict(json.loads(file.read_text())) if file.exists() else {}

@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import torch
@@ -29,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.store import open_artifact
-from benchmarks.measuring import Arguments, machine, read_result, write_result
+from benchmarks.measuring import Arguments, Figures, machine, read_result, write_result
 from benchmarks.product_steps import engine_of
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import Prefetcher, Share, StepBatch
@@ -110,7 +109,7 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
     return found
 
 
-def compare(found: Mapping[str, list[float]], *, window: int) -> dict[str, Any]:
+def compare(found: Mapping[str, list[float]], *, window: int) -> Figures:
     """The engines' losses in nats as means over windows, and how far these curves are apart.
 
     That is the largest difference between two points, and the mean difference of the points, which
@@ -120,9 +119,7 @@ def compare(found: Mapping[str, list[float]], *, window: int) -> dict[str, Any]:
         name: [statistics.fmean(values[at : at + window]) for at in range(0, len(values), window)]
         for name, values in found.items()
     }
-    result: dict[str, Any] = {
-        name: [round(value, 4) for value in curve] for name, curve in curves.items()
-    }
+    result: Figures = {name: [round(value, 4) for value in curve] for name, curve in curves.items()}
     for first, second in (("fp8", "composed"), ("composed", "bf16")):
         apart = [a - b for a, b in zip(curves[first], curves[second], strict=True)]
         result[f"{first}_against_{second}"] = round(max(map(abs, apart)), 4)

@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 from s3fs import S3FileSystem
@@ -99,7 +98,7 @@ def main() -> None:
         config = Path(folder) / "config.toml"
         of_server: list[float] = []
 
-        def prepare(side: str) -> dict[str, Any]:
+        def prepare(side: str) -> measuring.Figures:
             number = next(numbers[side])  # a seed and a workspace in which nothing is finished
             config.write_text(CONFIG.format(number, arguments.reader, arguments.folder))
             before = sum(server.cpu_times()[:2])

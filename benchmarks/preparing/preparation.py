@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -36,7 +35,7 @@ from benchmarks.measuring import ROOT
 
 SEED = 1
 
-Figures = dict[str, Any]
+Figures = measuring.Figures
 """The figures of one run: times in seconds, `cpu` that of all processes; text in MB; the memory of
 all processes, if it was sampled. A peer's times are without its imports, hence their names."""
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
 
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
 from benchmarks.corpus import blocks, corpus_of, documents
-from benchmarks.measuring import Arguments, machine, write_result
+from benchmarks.measuring import Arguments, Figures, machine, write_result
 from pipeline.text.cleaning import LINE_FEED
 from pipeline.text.texts import TextBlock
 from pipeline.tokenizer.wordpiece import Form, form_for
@@ -61,7 +60,7 @@ def peer(tokenizer: WordPieceTokenizer, texts: list[str]) -> Ids:
     return np.array([index for encoding in encodings for index in encoding.ids])
 
 
-def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> dict[str, Any]:
+def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> Figures:
     """Tokenise the whole text with ours, and some of its blocks with the peer in between."""
     wordpiece = form_for(tokenizer)
     wanted = {round((n + 0.5) * len(text) / PEER_SLICES) for n in range(PEER_SLICES)}

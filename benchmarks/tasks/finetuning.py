@@ -20,13 +20,12 @@ import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks import measuring
 from benchmarks.measuring import PRECISION, ROOT
-from benchmarks.tasks.finetuning_fit import BATCH, RECIPES
+from benchmarks.tasks.finetuning_fit import BATCH, RECIPES, Fit
 
 RESULT = str(ROOT / "benchmarks" / "results" / "finetuning-{}.json")
 SYSTEMS = {
@@ -39,7 +38,7 @@ HEADLINES = {"MRPC": "f1", "SST-2": "accuracy"}
 CLOCKS = ("seconds", "cpu_seconds")
 
 
-def run_one(system: str, arguments: argparse.Namespace, **more: int) -> dict[str, Any]:
+def run_one(system: str, arguments: argparse.Namespace, **more: int) -> Fit:
     """One fit in a process of its own, with the options it was given and its peak memory."""
     side, precision = SYSTEMS[system]
     threads = len(arguments.cores.split(","))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments
+from benchmarks.measuring import Arguments, Figures
 from model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ QUIET: dict[str, Any] = {
 WARMUP_SHARE = 0.1
 
 
-Fit = dict[str, Any]
+Fit = Figures
 """One fit's `seconds`, `cpu_seconds`, `steps` and, in `dev`, its scores by metric."""
 
 
