@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +37,6 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Unavailable:
-    """Why there is no library."""
-
-    reason: str
-
-
 def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDLL | None:
     """The compiled functions of `source`; None, and a message, if it cannot be compiled.
 
@@ -54,8 +46,8 @@ def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDL
     """
     more = os.environ.get("CLOZE_KERNEL_FLAGS", "").split()
     found = shared_library(source, "-O3", *flags, *more)
-    if isinstance(found, Unavailable):
-        say(f"{source.name} was not compiled ({found.reason}); using a slower implementation")
+    if isinstance(found, str):
+        say(f"{source.name} was not compiled ({found}); using a slower implementation")
         return None
     library = ctypes.CDLL(str(found))
     declare(library, signatures)
@@ -75,8 +67,8 @@ def address(array: npt.NDArray[np.generic]) -> int:
     return int(array.ctypes.data)
 
 
-def shared_library(source: Path, *flags: str) -> Path | Unavailable:
-    """`source` compiled with `flags`, or taken from the cache.
+def shared_library(source: Path, *flags: str) -> Path | str:
+    """`source` compiled with `flags`, or taken from the cache; a string says why there is none.
 
     Linked without `-fopenmp`, which would load a second OpenMP runtime and thread pool next to
     torch's, and without `-ffast-math`, which would disable denormals in the whole process.
@@ -93,7 +85,7 @@ def shared_library(source: Path, *flags: str) -> Path | Unavailable:
             return path
         compiler = shutil.which("gcc")
         if compiler is None or not sys.platform.startswith("linux"):
-            return Unavailable("there is no gcc")
+            return "there is no gcc"
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             compiled, linked = (os.path.join(folder, name) for name in ("code.o", "code.so"))
@@ -108,4 +100,4 @@ def shared_library(source: Path, *flags: str) -> Path | Unavailable:
         return path
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or error
-        return Unavailable(f"gcc failed: {str(reason).strip()[:200]}")
+        return f"gcc failed: {str(reason).strip()[:200]}"

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO
 
 import psutil
 
@@ -73,25 +73,14 @@ class ProcessId:
                 end([psutil.Process(self.pid)], grace=grace)
 
 
-class Child(Protocol):
-    """A child of this process: `subprocess.Popen`, or `Fork`."""
-
-    @property
-    def pid(self) -> int:
-        """Process id; not reused before the child has been waited for."""
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while the child runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit code; `TimeoutExpired` after `timeout` seconds."""
-
-
 class Fork:
-    """A forked child, or an adopted orphan of another process (Linux)."""
+    """A forked child, or an adopted orphan of another process (Linux).
+
+    Its methods are those of `subprocess.Popen`.
+    """
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
+        self.pid = pid  # not reused before the child has been waited for
         self._code: int | None = None
 
     def poll(self) -> int | None:
@@ -115,6 +104,10 @@ class Fork:
         if code is None:
             raise subprocess.TimeoutExpired([str(self.pid)], timeout or 0.0)
         return code
+
+
+Child = Fork | subprocess.Popen[bytes]
+"""A child of this process."""
 
 
 def fork() -> Fork | None:
