@@ -18,9 +18,6 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
-
-BLOCK_BYTES = 1 << 20
 
 
 def digest_of(value: object) -> str:
@@ -34,15 +31,7 @@ def digest_of(value: object) -> str:
 def digest_of_file(path: str | Path) -> str:
     """Digest of a local file, without the cache."""
     with open(path, "rb", buffering=0) as file:
-        return digest_of_stream(file)
-
-
-def digest_of_stream(stream: IO[bytes]) -> str:
-    """Digest of the remaining bytes of `stream`."""
-    digest = hashlib.sha256()
-    while block := stream.read(BLOCK_BYTES):
-        digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cached_digest_of_file(path: str | Path) -> str:

@@ -26,6 +26,7 @@ from functools import partial
 from typing import IO, Any, ParamSpec, TypeVar
 
 import fsspec
+import psutil
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
@@ -184,11 +185,8 @@ def begin_flush(path: str) -> None:
     `make_durable`. `posix_fadvise` only starts the write-back.
     """
     if is_local(path):
-        handle = os.open(local_path(path), os.O_RDONLY)
-        try:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(handle)
+        with open(local_path(path), "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def make_durable(paths: Iterable[str]) -> None:
@@ -203,13 +201,8 @@ def make_durable(paths: Iterable[str]) -> None:
 
 
 def older_than_this_start(path: str) -> bool:
-    """Whether the local `path` was written before the last boot; True if that is unknown."""
-    try:
-        with open("/proc/stat") as file:
-            started = next(int(line.split()[1]) for line in file if line.startswith("btime"))
-    except FileNotFoundError:  # not Linux
-        return True
-    return os.path.getmtime(local_path(path)) < started
+    """Whether the local `path` was written before the last boot."""
+    return bool(os.path.getmtime(local_path(path)) < psutil.boot_time())
 
 
 def fetch_file(path: str, destination: str) -> None:

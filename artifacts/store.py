@@ -247,11 +247,8 @@ def finished_file(directory: str, name: str) -> FileEntry | None:
 
 def finished_files(directory: str, names: Sequence[str]) -> dict[str, FileEntry]:
     """The entries of the finished files among `names`, by name."""
-    if filesystem.is_local(directory):
-        entries = [finished_file(directory, name) for name in names]
-    else:
-        with ThreadPoolExecutor(STORE_THREADS) as pool:
-            entries = list(pool.map(lambda name: finished_file(directory, name), names))
+    with ThreadPoolExecutor(STORE_THREADS) as pool:
+        entries = list(pool.map(lambda name: finished_file(directory, name), names))
     return {name: entry for name, entry in zip(names, entries, strict=True) if entry}
 
 

@@ -7,6 +7,7 @@ Nothing is read twice: digests of local files are cached by size, mtime and inod
 (`artifacts/digests.py`), and an object store's own checksum is used where it has one.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
@@ -15,7 +16,7 @@ from typing import TypeVar
 import fsspec
 
 from artifacts import filesystem
-from artifacts.digests import cached_digest_of_file, digest_of, digest_of_stream
+from artifacts.digests import cached_digest_of_file, digest_of
 from artifacts.errors import UsageError
 from artifacts.filesystem import InputFile, find_files, is_local, located
 from artifacts.manifest import MANIFEST_NAME
@@ -149,4 +150,4 @@ def _content(file: InputFile, *, place: str) -> str:
         if info.get(checksum):
             return f"{checksum}:{info[checksum]}:{file.size}"
     with remote.open(inner, "rb") as stream:
-        return digest_of_stream(stream)
+        return hashlib.file_digest(stream, "sha256").hexdigest()
