@@ -30,9 +30,6 @@ from flows.workspace import (
 
 ConfigPath = Annotated[Path, Parameter(help="The run's configuration (TOML).")]
 RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
-EngineOption = Annotated[
-    str, Parameter(help="Options for the engine (Beam or DeepSpeed's launcher), after --.")
-]
 
 MODEL_FIELDS = (
     *("pretrain.init", "pretrain.continue_from"),

@@ -17,38 +17,24 @@ from flows.ablation.rows import Table
 from flows.locks import locked
 from flows.workspace import writable_workspace
 
-Tables = Annotated[
-    list[Table],
-    Parameter(
-        help="Which ablation: objective, size, masking (the paper's Tables 5, 6 and 8), or modern, "
-        "the ladder from BERT to ModernBERT. Repeatable.",
-    ),
-]
-
-Rows = Annotated[
-    list[str],
-    Parameter(
-        help="Only this row, by its name on the page, for example rotary; the selected rows are "
-        "compared with each other. Repeatable.",
-        show_default=True,
-    ),
-]
-
-Seeds = Annotated[
-    int, Parameter(help="Pre-training runs per main row; fewer than 3 allow no verdict.")
-]
-
 
 def ablations(
     config: ConfigPath,
     /,
     *,
-    table: Tables = ["objective"],  # noqa: B006 - never changed
-    row: Rows = [],  # noqa: B006 - never changed
-    seeds: Seeds = 3,
+    table: list[Table] = ["objective"],  # noqa: B006 - never changed
+    row: Annotated[list[str], Parameter(show_default=True)] = [],  # noqa: B006 - never changed
+    seeds: int = 3,
     target: Target = TARGET,
 ) -> Answer:
-    """Run ablations."""
+    """Run ablations.
+
+    :param table: Which ablation: objective, size, masking (the paper's Tables 5, 6 and 8), or
+        modern, the ladder from BERT to ModernBERT. Repeatable.
+    :param row: Only this row, by its name on the page, for example rotary; the selected rows are
+        compared with each other. Repeatable.
+    :param seeds: Pre-training runs per main row; fewer than 3 allow no verdict.
+    """
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=run.name), watching(), tracked_by_prefect(space, run=run.name):

@@ -12,7 +12,6 @@ command to resume it.
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -29,8 +28,6 @@ from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
 from cloze.options import TARGET, Target, model_directory
 from flows.workspace import Workspace, read_record, run_artifact
-
-Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
 
 
 @Parameter(name="*")
@@ -57,7 +54,7 @@ CONTINUED = Continued()
 
 def adapt(
     model: ModelName,
-    folder: Folder,
+    folder: str,
     /,
     *,
     how: Continued = CONTINUED,
@@ -65,7 +62,10 @@ def adapt(
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
 ) -> Answer:
-    """Continue a model's training on a folder."""
+    """Continue a model's training on a folder.
+
+    :param folder: File, folder, glob or URL of the documents.
+    """
     if how.minutes <= 0 or how.steps < 0:
         raise UsageError(
             f"--minutes {how.minutes:g} --steps {how.steps}: expected positive numbers"

@@ -7,9 +7,6 @@ Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is st
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from artifacts.errors import UsageError
 from cloze.answer import Answer, columns
@@ -23,20 +20,6 @@ from flows.forecast import CorpusForecast, TrainingForecast, forecast_corpus, fo
 from flows.plan import plan as plan_run
 from flows.stages import PREPARE
 
-Gigabytes = Annotated[
-    float,
-    Parameter(
-        help="Estimate for a corpus of this many GB of text, which need not be on this machine."
-    ),
-]
-
-Tables = Annotated[
-    bool,
-    Parameter(
-        help="Write the stage tables (JSON) of stages that are ready to run, to run them by hand."
-    ),
-]
-
 GIGABYTE = 1e9
 DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
@@ -46,11 +29,17 @@ def plan(
     config: ConfigPath,
     /,
     *,
-    gigabytes: Gigabytes = 0.0,
-    tables: Tables = False,
+    gigabytes: float = 0.0,
+    tables: bool = False,
     target: Target = TARGET,
 ) -> Answer:
-    """Show which stages `cloze run` would reuse or execute, and the resources they need."""
+    """Show which stages `cloze run` would reuse or execute, and the resources they need.
+
+    :param gigabytes: Estimate for a corpus of this many GB of text, which need not be on this
+        machine.
+    :param tables: Write the stage tables (JSON) of stages that are ready to run, to run them by
+        hand.
+    """
     run, machine = target.run(config), target.machine()
     if gigabytes and not run.corpus:
         raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; omit the option")

@@ -38,37 +38,22 @@ WORTH_ANNOUNCING = 120.0
 
 WithoutPrefect = Annotated[bool, Parameter(help="Run without starting a Prefect server.")]
 
-Seeds = Annotated[
-    list[int] | None,
-    Parameter(
-        consume_multiple=True,
-        help="Pre-train with each of these seeds on the same examples: `--seeds 0 1 2`.",
-    ),
-]
-
-Sweep = Annotated[
-    list[str] | None,
-    Parameter(
-        help="Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`. "
-        "Repeatable; runs every combination.",
-    ),
-]
-
-Port = Annotated[
-    int, Parameter(help="Port of the server, unless PREFECT_API_URL already names one.")
-]
-
 
 def run(
     config: ConfigPath,
     /,
     *,
-    seeds: Seeds = None,
-    sweep: Sweep = None,
+    seeds: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
+    sweep: list[str] | None = None,
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
 ) -> Answer:
-    """Execute every stage of `config`, reusing existing artifacts."""
+    """Execute every stage of `config`, reusing existing artifacts.
+
+    :param seeds: Pre-train with each of these seeds on the same examples: `--seeds 0 1 2`.
+    :param sweep: Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`.
+        Repeatable; runs every combination.
+    """
     configuration, machine = target.run(config), target.machine()
     chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
     runs = [run for variant in chosen for run in variant.runs]
@@ -169,8 +154,11 @@ def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Ans
     return Answer({"variants": data}, text, as_json)
 
 
-def serve(config: ConfigPath, /, *, port: Port = 4200, target: Target = TARGET) -> Answer:
-    """Serve the flows."""
+def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -> Answer:
+    """Serve the flows.
+
+    :param port: Port of the server, unless PREFECT_API_URL already names one.
+    """
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     # inherited by the runs: a user's own `flows/` must not shadow ours

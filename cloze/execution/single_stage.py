@@ -14,7 +14,7 @@ from artifacts.store import open_artifact
 from cloze.answer import Answer
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
-from cloze.options import TARGET, ConfigPath, EngineOption, Target
+from cloze.options import TARGET, ConfigPath, Target
 from flows.executor import execute
 from flows.plan import plan
 from flows.stages import PREPARE
@@ -47,8 +47,11 @@ def _account(directory: str, run: str) -> list[str]:
 def _command(*stages: str) -> Callable[..., Answer]:
     """The subcommand that runs `stages`."""
 
-    def command(config: ConfigPath, /, *options: EngineOption, target: Target = TARGET) -> Answer:
-        """Run one stage of `config`."""
+    def command(config: ConfigPath, /, *options: str, target: Target = TARGET) -> Answer:
+        """Run one stage of `config`.
+
+        :param options: Options for the engine (Beam or DeepSpeed's launcher), after --.
+        """
         if options and not options[0].startswith("-"):
             # an engine would ignore it, as would a reused stage
             raise UsageError(

@@ -14,7 +14,6 @@ import io
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -26,13 +25,6 @@ from cloze.answer import Answer
 from cloze.inference.input_texts import ModelName
 from cloze.options import PLACE, Place, model_directory
 from flows.workspace import writable_workspace
-
-Directory = Annotated[Path, Parameter(help="A new or empty directory.")]
-Folder = Annotated[Path, Parameter(help="A folder with config.json and model.safetensors.")]
-Task = Annotated[
-    str, Parameter(help="Export the model fine-tuned for this task instead of the encoder.")
-]
-Run = Annotated[str, Parameter(help="A run, or a finetune artifact's directory.")]
 
 PREFIX = "submissions/"
 GLUE = "glue"
@@ -64,14 +56,18 @@ NO_ONNX = Onnx()
 
 def export_model(
     model: ModelName,
-    directory: Directory,
+    directory: Path,
     /,
     *,
-    task: Task = "",
+    task: str = "",
     graphs: Onnx = NO_ONNX,
     place: Place = PLACE,
 ) -> Answer:
-    """Export a model."""
+    """Export a model.
+
+    :param directory: A new or empty directory.
+    :param task: Export the model fine-tuned for this task instead of the encoder.
+    """
     if (graphs.int8 or graphs.sample) and not graphs.onnx:
         raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
     if graphs.onnx:
@@ -107,8 +103,11 @@ def export_model(
     return Answer({**data, "files": paths, "scores": scores}, "\n".join(lines), place.json)
 
 
-def import_model(folder: Folder, /, *, place: Place = PLACE) -> Answer:
-    """Import a model."""
+def import_model(folder: Path, /, *, place: Place = PLACE) -> Answer:
+    """Import a model.
+
+    :param folder: A folder with config.json and model.safetensors.
+    """
     from model.inference.export import import_encoder
 
     space = writable_workspace(place.machine().workspace)
@@ -117,8 +116,12 @@ def import_model(folder: Folder, /, *, place: Place = PLACE) -> Answer:
     return Answer(data, artifact.directory, place.json)
 
 
-def submissions(run: Run, directory: Directory, /, *, place: Place = PLACE) -> Answer:
-    """Collect submissions."""
+def submissions(run: str, directory: Path, /, *, place: Place = PLACE) -> Answer:
+    """Collect submissions.
+
+    :param run: A run, or a finetune artifact's directory.
+    :param directory: A new or empty directory.
+    """
     artifact = open_artifact(model_directory(run, place.space(), stage="finetune"))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory}: already exists; choose a new or empty directory")

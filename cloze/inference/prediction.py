@@ -16,9 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
 from pydantic import JsonValue
 
 from artifacts.errors import UsageError
@@ -31,19 +29,14 @@ from model.config import TaskConfig
 from model.inference.load import load
 from model.inference.predict import Predictor, Row, load_predictor
 
-TopK = Annotated[int, Parameter(help="Number of tokens for each [MASK].")]
-
-Task = Annotated[str, Parameter(help="The task, if the model was fine-tuned for several.")]
-File = Annotated[
-    Path | None,
-    Parameter(help="A file in the format of the task's training files, instead of texts."),
-]
-
 
 def fill_mask(
-    model: ModelName, /, *texts: Text, top_k: TopK = 5, place: Place = PLACE
+    model: ModelName, /, *texts: Text, top_k: int = 5, place: Place = PLACE
 ) -> Answer | None:
-    """Fill masks."""
+    """Fill masks.
+
+    :param top_k: Number of tokens for each [MASK].
+    """
     loaded = load(model_directory(model, place.space()))
     asked, shown = tee(texts_or_lines(texts))
     found = zip(shown, loaded.fill_masks(asked, top_k=top_k), strict=True)
@@ -64,11 +57,15 @@ def predict(
     model: ModelName,
     /,
     *texts: Text,
-    task: Task = "",
-    file: File = None,
+    task: str = "",
+    file: Path | None = None,
     place: Place = PLACE,
 ) -> Answer | None:
-    """Predict."""
+    """Predict.
+
+    :param task: The task, if the model was fine-tuned for several.
+    :param file: A file in the format of the task's training files, instead of texts.
+    """
     if texts and file:
         raise UsageError(f"both texts and --file {file}; give one of them")
     if len(texts) == 1 and is_file(texts[0]) and Path(texts[0]).suffix.lower() in TABLES:

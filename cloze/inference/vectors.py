@@ -63,38 +63,13 @@ from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
 from pipeline.text.texts import read_passages
 
-OutputFile = Annotated[
-    Path | None,
-    Parameter(help="File to write, NAME.npy; by default vectors are printed, one per line."),
-]
-Truncate = Annotated[bool, Parameter(help="Truncate texts that are too long.")]
-Excerpts = Annotated[
-    int,
-    Parameter(
-        help="Treat the arguments as files and folders of documents, and embed excerpts of about "
-        "this many words, which end at sentence boundaries."
-    ),
-]
-
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
 FORMAT_VERSION = 2
 """2: the index contains the passages' lines."""
 GRAPH_FORMAT_VERSION = 1
 
 QUESTIONS_AT_ONCE = 64
-Folder = Annotated[str, Parameter(help="File, folder, glob or URL of the documents.")]
-TopK = Annotated[int, Parameter(help="Number of excerpts for each question.")]
-Words = Annotated[
-    int, Parameter(help="Approximate words per excerpt, which ends at a sentence boundary.")
-]
-UseIndex = Annotated[
-    bool,
-    Parameter(
-        name="index",
-        help="For millions of vectors: search a graph of them, built once, instead of comparing "
-        "with all; it occasionally misses one of the nearest. Needs the extra `index`.",
-    ),
-]
+
 Nearest = Callable[..., list[list[Hit]]]
 """From vectors of questions and `count` to the nearest `count` rows per question, best first."""
 
@@ -141,13 +116,19 @@ def embed(
     model: ModelName,
     /,
     *texts: Text,
-    output: OutputFile = None,
+    output: Path | None = None,
     form: Form = FORM,
-    truncate: Truncate = False,
-    excerpts: Excerpts = 0,
+    truncate: bool = False,
+    excerpts: int = 0,
     place: Place = PLACE,
 ) -> Answer | None:
-    """Embed texts."""
+    """Embed texts.
+
+    :param output: File to write, NAME.npy; by default vectors are printed, one per line.
+    :param truncate: Truncate texts that are too long.
+    :param excerpts: Treat the arguments as files and folders of documents, and embed excerpts of
+        about this many words, which end at sentence boundaries.
+    """
     chosen = form.numbers()
     if output is not None and output.suffix != ".npy":
         raise UsageError(f"--output {output}: expected a NumPy file; name it {output.stem}.npy")
@@ -221,16 +202,23 @@ class Found:
 
 def search(
     model: ModelName,
-    folder: Folder,
+    folder: str,
     /,
     *questions: Text,
-    top_k: TopK = 5,
-    words: Words = 100,
-    use_index: UseIndex = False,
+    top_k: int = 5,
+    words: int = 100,
+    index: bool = False,
     place: Place = PLACE,
 ) -> Answer | None:
-    """Search a folder."""
-    if use_index:
+    """Search a folder.
+
+    :param folder: File, folder, glob or URL of the documents.
+    :param top_k: Number of excerpts for each question.
+    :param words: Approximate words per excerpt, which ends at a sentence boundary.
+    :param index: For millions of vectors: search a graph of them, built once, instead of comparing
+        with all; it occasionally misses one of the nearest. Needs the extra `index`.
+    """
+    if index:
         import_module("usearch.index")  # report a missing library early
     if top_k < 1 or words < 1:
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
@@ -239,21 +227,21 @@ def search(
     loaded = load(directory, precision="fp32")
     if loaded.modules is None:
         say(f"{model} was not trained for retrieval (no modules.json): expect a rough ranking")
-    index = passage_index(loaded, directory, folder, words=words, space=space)
-    by_all = partial(nearest, index.path(VECTORS))
-    find: Nearest = _find_in_graph(index, space) if use_index else by_all
-    answers = _answers(loaded, index, find, texts_or_lines(questions), count=top_k)
+    passages = passage_index(loaded, directory, folder, words=words, space=space)
+    by_all = partial(nearest, passages.path(VECTORS))
+    find: Nearest = _find_in_graph(passages, space) if index else by_all
+    answers = _answers(loaded, passages, find, texts_or_lines(questions), count=top_k)
     if place.json:
         data = [
-            {"question": question, "passages": [asdict(found) for found in passages]}
-            for question, passages in answers
+            {"question": question, "passages": [asdict(one) for one in found]}
+            for question, found in answers
         ]
         return Answer(data, "", as_json=True)
-    for question, passages in answers:
+    for question, found in answers:
         lines = [question]
-        for found in passages:
-            where = f"{found.file}, line {found.line}" if found.line else found.file
-            lines += [f"  {found.score:.3f}  {where}", f"         {found.text}"]
+        for one in found:
+            where = f"{one.file}, line {one.line}" if one.line else one.file
+            lines += [f"  {one.score:.3f}  {where}", f"         {one.text}"]
         print_lines(lines)
     return None
 

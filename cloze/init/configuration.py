@@ -40,26 +40,7 @@ from flows.expected import cores
 from flows.forecast import forecast_corpus
 from flows.report.units import plural
 
-Source = Annotated[str, Parameter(help="File, folder, glob or URL of the corpus.")]
-OutputFile = Annotated[
-    Path | None, Parameter(name="--output", help="File to write; without it, standard output.")
-]
 Name = Annotated[str, Parameter(help="Name of the run; by default that of the corpus.")]
-Vocabulary = Annotated[
-    Path | None,
-    Parameter(
-        help="A vocab.txt or tokenizer.json, for example Google's, to measure its fertility "
-        "(tokens per word) on the corpus."
-    ),
-]
-From = Annotated[
-    str,
-    Parameter(
-        name="--from",
-        help="Encoder to train further on the corpus, or to fine-tune: a run's name, an artifact's "
-        "directory, or a folder in Hugging Face's layout.",
-    ),
-]
 
 SHOWN_FILES = 5
 
@@ -197,17 +178,25 @@ SIZES = (Size(2e8, 0.02, TOY), Size(2e9, 0.01, MIDDLE), Size(float("inf"), 0.001
 
 
 def init(
-    source: Source,
+    source: str,
     /,
     *,
-    output_file: OutputFile = None,
+    output: Path | None = None,
     name: Name = "",
-    vocabulary: Vocabulary = None,
-    initial: From = "",
+    vocabulary: Path | None = None,
+    initial: Annotated[str, Parameter(name="--from")] = "",
     beside: GeneralText = NO_GENERAL_TEXT,
     place: Place = PLACE,
 ) -> Answer:
-    """Write a configuration."""
+    """Write a configuration.
+
+    :param source: File, folder, glob or URL of the corpus.
+    :param output: File to write; without it, standard output.
+    :param vocabulary: A vocab.txt or tokenizer.json, for example Google's, to measure its
+        fertility (tokens per word) on the corpus.
+    :param initial: Encoder to train further on the corpus, or to fine-tune: a run's name, an
+        artifact's directory, or a folder in Hugging Face's layout.
+    """
     if beside.is_given and not initial:
         raise UsageError("--general and --replay require an encoder; name it with --from")
     name = name or run_name(source)
@@ -239,14 +228,14 @@ def init(
             "odd": found.odd,
             "facts": facts,
         }
-    if output_file is None:
+    if output is None:
         comments = "\n".join(f"# {fact}" for fact in facts)
         return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", place.json)
-    if output_file.exists():
-        raise UsageError(f"{output_file}: already exists; choose another --output")
-    write_bytes(str(output_file), text.encode())
-    lines = [*facts, f"{output_file}: {why}", f"next: cloze plan {output_file}"]
-    return Answer({"file": str(output_file), **data}, "\n".join(lines), place.json)
+    if output.exists():
+        raise UsageError(f"{output}: already exists; choose another --output")
+    write_bytes(str(output), text.encode())
+    lines = [*facts, f"{output}: {why}", f"next: cloze plan {output}"]
+    return Answer({"file": str(output), **data}, "\n".join(lines), place.json)
 
 
 def run_name(source: str) -> str:

@@ -9,9 +9,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
+from typing import Literal
 
 from artifacts import filesystem
 from artifacts.config import flat
@@ -27,14 +25,7 @@ ABSENT = "—"
 
 Rows = Sequence[Sequence[str]]
 
-Format = Annotated[
-    Literal["text", "csv", "latex", "markdown"],
-    Parameter(help="Format of the table; LaTeX needs the package booktabs."),
-]
-
-PageFile = Annotated[
-    Path | None, Parameter(help="Also write a page that plots the runs' curves together.")
-]
+Format = Literal["text", "csv", "latex", "markdown"]
 
 LATEX_ESCAPES = str.maketrans(
     {
@@ -46,9 +37,13 @@ LATEX_ESCAPES = str.maketrans(
 
 
 def compare(
-    *names: RunName, format: Format = "text", page: PageFile = None, place: Place = PLACE
+    *names: RunName, format: Format = "text", page: Path | None = None, place: Place = PLACE
 ) -> Answer:
-    """Compare runs."""
+    """Compare runs.
+
+    :param format: Format of the table; LaTeX needs the package booktabs.
+    :param page: Also write a page that plots the runs' curves together.
+    """
     if len(names) < 2:
         raise UsageError("compare needs at least two runs; `cloze runs` lists them")
     space = place.space()

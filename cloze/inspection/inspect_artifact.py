@@ -29,26 +29,11 @@ SHOWN_ROWS, SHOWN_DROPPED = 2, 20
 LONGEST_LIST = 12
 """Longer lists of statistics, such as histograms, appear only with --json."""
 
-Name = Annotated[str, Parameter(help="Directory of an artifact, or RUN/STAGE.")]
 Rows = Annotated[
     int | None,
     Parameter(
         help=f"Number of rows: documents or examples [default: {SHOWN_ROWS}], dropped documents "
         f"[default: {SHOWN_DROPPED}]."
-    ),
-]
-Split = Annotated[
-    str,
-    Parameter(
-        help="Split to read: train (the default), heldout, or the name of a held-out source."
-    ),
-]
-Document = Annotated[str, Parameter(help="Show documents whose digest starts with this.")]
-Dropped = Annotated[
-    list[str] | None,
-    Parameter(
-        help="List the documents that were dropped, for the given reasons or for any.",
-        consume_multiple=True,
     ),
 ]
 
@@ -58,16 +43,22 @@ LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
 
 
 def inspect(
-    artifact: Name,
+    artifact: str,
     /,
     *,
     rows: Rows = None,
-    split: Split = "",
-    document: Document = "",
-    dropped: Dropped = None,
+    split: str = "",
+    document: str = "",
+    dropped: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     place: Place = PLACE,
 ) -> Answer:
-    """Inspect an artifact."""
+    """Inspect an artifact.
+
+    :param artifact: Directory of an artifact, or RUN/STAGE.
+    :param split: Split to read: train (the default), heldout, or the name of a held-out source.
+    :param document: Show documents whose digest starts with this.
+    :param dropped: List the documents that were dropped, for the given reasons or for any.
+    """
     found = named_artifact(artifact, place.space())
     # verify all files, even those not shown; files already verified cost nothing
     if is_local(found.directory):

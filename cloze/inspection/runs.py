@@ -5,10 +5,6 @@ Out: for `runs`, one line per run: state, start, duration, headline figure; for 
      stages and all figures; for `gc`, the garbage with its size, which --delete deletes.
 """
 
-from typing import Annotated
-
-from cyclopts import Parameter
-
 from artifacts import filesystem
 from artifacts.errors import UsageError
 from artifacts.progress import clock, say
@@ -21,8 +17,6 @@ from flows.workspace import list_runs, read_record, stage_tables, writable_works
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")
 MEGABYTE = 1_000_000
-
-Delete = Annotated[bool, Parameter(help="Delete the garbage; by default it is only listed.")]
 
 
 def runs(*, place: Place = PLACE) -> Answer:
@@ -78,8 +72,11 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
     return Answer(data, "\n\n".join(part for part in parts if part), place.json)
 
 
-def gc(*, delete: Delete = False, place: Place = PLACE) -> Answer:
-    """Delete artifacts that no run refers to."""
+def gc(*, delete: bool = False, place: Place = PLACE) -> Answer:
+    """Delete artifacts that no run refers to.
+
+    :param delete: Delete the garbage; by default it is only listed.
+    """
     space = writable_workspace(place.machine().workspace)
     with locked_alone(space.local, run="gc"):
         for error in unreadable_references(space):

@@ -29,9 +29,6 @@ from flows.workspace import read_record, run_artifact
 
 Ids = npt.NDArray[np.int64]
 
-Row = Annotated[int, Parameter(help="Number of the example to trace, from 0.", show_default=True)]
-Split = Annotated[str, Parameter(help="Split of the example.")]
-
 SHOWN_CHARACTERS = 400
 """Longer texts are truncated, except with --json."""
 
@@ -57,8 +54,19 @@ class Example:
     values: ExampleRow
 
 
-def trace(run: RunName, /, *, row: Row = 0, split: Split = "train", place: Place = PLACE) -> Answer:
-    """Trace a run's score back to a document."""
+def trace(
+    run: RunName,
+    /,
+    *,
+    row: Annotated[int, Parameter(show_default=True)] = 0,
+    split: str = "train",
+    place: Place = PLACE,
+) -> Answer:
+    """Trace a run's score back to a document.
+
+    :param row: Number of the example to trace, from 0.
+    :param split: Split of the example.
+    """
     space = place.space()
     finished = read_record(space, run).stages
     last = next((stage for stage in ("evaluate", "finetune") if stage in finished), "pretrain")
