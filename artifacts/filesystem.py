@@ -377,29 +377,23 @@ def _local_file(path: str, status: os.stat_result) -> InputFile:
 
 def _list(filesystem: "AbstractFileSystem | RetryingFileSystem", inner: str) -> list[InputFile]:
     """The files below a path or matching a pattern; an existing name may look like a pattern."""
-    local = isinstance(filesystem, LocalFileSystem)
-    if _MAGIC.isdisjoint(inner) or filesystem.isfile(inner):
-        details = filesystem.find(inner, detail=True)
-    else:
-        details = filesystem.glob(inner, detail=True)
+    is_name = _MAGIC.isdisjoint(inner) or filesystem.isfile(inner)
+    listed = (filesystem.find if is_name else filesystem.glob)(inner, detail=True)
     # HTTP lists a single file without details.
-    details = {name: facts or filesystem.info(name) for name, facts in details.items()}
-    visible = {
-        name: facts for name, facts in details.items() if not os.path.basename(name).startswith(".")
-    }
-    if local:
+    details = {name: facts or filesystem.info(name) for name, facts in listed.items()}
+    visible = [name for name in details if not os.path.basename(name).startswith(".")]
+    files = [name for name in visible if details[name]["type"] == "file"]
+    if isinstance(filesystem, LocalFileSystem):
         for name in filter(os.path.islink, [inner, *visible]):
             os.stat(name)  # raises for a broken link
-    names = [name for name, facts in visible.items() if facts["type"] == "file"]
-    if local:
-        return [_local_file(name, os.stat(name)) for name in names]
+        return [_local_file(name, os.stat(name)) for name in files]
     return [
         InputFile(
             filesystem.unstrip_protocol(name),
             int(details[name]["size"] or 0),
             next((str(details[name][key]) for key in VERSIONS if details[name].get(key)), ""),
         )
-        for name in names
+        for name in files
     ]
 
 

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from artifacts import filesystem
@@ -47,44 +48,21 @@ class Artifact:
         """Content digest."""
         return self.manifest.digest
 
-    def path(self, name: str) -> str:
+    def path(self, name: str, cache: str = "") -> str:
         """Local path of a file, verified against its sha256 when this node first opens it.
 
-        A remote file is downloaded to this node's cache; `stage_files` chooses another directory.
+        A remote file is downloaded to `cache`, by default a folder in this node's cache.
         """
-        entry = self.manifest.file(name)
-        return open_file(
-            self.directory, entry, scratch=str(cache_directory("artifacts") / self.manifest.key)
-        )
+        cache = cache or str(cache_directory("artifacts") / self.manifest.key)
+        return open_file(self.directory, self.manifest.file(name), scratch=cache)
 
     def read_bytes(self, name: str) -> bytes:
-        """The content of a small file, from any file system."""
-        if filesystem.is_local(self.directory):
-            with open(self.path(name), "rb") as file:
-                return file.read()
-        return filesystem.read_bytes(
-            filesystem.join(self.directory, self.manifest.file(name).stored_name)
-        )
+        """The content of a small file."""
+        return Path(self.path(name)).read_bytes()
 
     def read_json(self, name: str) -> Any:
         """The value of a small JSON file."""
         return json.loads(self.read_bytes(name))
-
-    def stage_files(self, destination: str, names: Iterable[str] | None = None) -> "Artifact":
-        """The artifact with the named files (or all) on local disk; itself if already local.
-
-        Without a `destination`, files are downloaded on first use.
-        """
-        if filesystem.is_local(self.directory) or not destination:
-            return self
-        wanted = (
-            self.manifest.files if names is None else [self.manifest.file(name) for name in names]
-        )
-        for entry in wanted:
-            local = os.path.join(destination, entry.stored_name)
-            if not os.path.exists(local):
-                filesystem.fetch_file(filesystem.join(self.directory, entry.stored_name), local)
-        return Artifact(destination, self.manifest)
 
 
 class Store:

@@ -182,7 +182,7 @@ class ExampleShards:
     def _map(self, copy: int, shard: int) -> _Shard:
         """Map a shard after checking it against the manifest."""
         entry = self.entries[shard]
-        path = self._artifact.stage_files(self._cache, [entry.name]).path(entry.name)
+        path = self._artifact.path(entry.name, self._cache)
         with pa.ipc.open_file(pa.memory_map(path)) as reader:
             if not reader.schema.equals(self._schema):
                 raise IntegrityError(

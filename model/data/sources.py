@@ -48,8 +48,7 @@ class Inputs:
 def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
     """The examples artifact and its tokenizer, checked against the encoder's shape."""
     cache = str(cache_directory("artifacts") / artifact.digest)
-    local = artifact.stage_files(cache, ["tokenizer.json"])
-    tokenizer = read_tokenizer_json(local.path("tokenizer.json"))
+    tokenizer = read_tokenizer_json(artifact.path("tokenizer.json", cache))
     promised = artifact.manifest.statistics
     if tokenizer.digest != promised["tokenizer_digest"]:
         raise IntegrityError(

@@ -87,8 +87,7 @@ def training_frequencies(tokens: Artifact) -> Int64:
 
 def token_batches(tokens: Artifact, name: str) -> Iterator[pa.RecordBatch]:
     """The documents in one file of a tokens artifact."""
-    path = tokens.stage_files("", [name]).path(name)
-    with pa.ipc.open_file(pa.memory_map(path)) as reader:
+    with pa.ipc.open_file(pa.memory_map(tokens.path(name))) as reader:
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)
 

@@ -23,7 +23,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from artifacts import filesystem
-from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import MANIFEST_NAME, Manifest
 from artifacts.progress import say
@@ -112,14 +111,13 @@ def open_source(location: str | Path) -> Source:
 
 def artifact_source(artifact: Artifact, *, folder: str = "") -> Source:
     """The model inside an artifact, or inside one `folder/` of it."""
-    staged = artifact.stage_files(str(cache_directory("models") / artifact.digest))
     names = tuple(
         entry.name.removeprefix(folder)
         for entry in artifact.manifest.files
         if entry.name.startswith(folder)
     )
     return Source(
-        artifact.directory, names, lambda name: staged.path(folder + name), artifact.manifest
+        artifact.directory, names, lambda name: artifact.path(folder + name), artifact.manifest
     )
 
 
