@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
@@ -36,168 +35,156 @@ EXTRA_WITH = {
 }
 """The extra of `cloze` that installs each module."""
 
-
-@dataclass(frozen=True)
-class Verb:
-    """One subcommand."""
-
-    where: str
-    """`module:function`, imported on use."""
-    purpose: str
-    """One sentence for the help."""
-    example: str
-    """An example command line."""
-
-
 STAGE = "cloze.execution.single_stage"
 COMMANDS = {
-    "init": Verb(
+    "init": (
         "cloze.init.configuration:init",
         "Inspect a corpus and write a complete configuration for it.",
         "cloze init ~/documents --output documents.toml",
     ),
-    "adapt": Verb(
+    "adapt": (
         "cloze.execution.adaptation:adapt",
         "Continue training an encoder on a folder of documents; compare it before and after.",
         "cloze adapt bert-base-uncased ~/documents --minutes 10",
     ),
-    "run": Verb(
+    "run": (
         "cloze.execution.run:run",
         "Run every stage from documents to report; existing artifacts are reused.",
         "cloze run configs/demo.toml --set pretrain.steps=500",
     ),
-    "plan": Verb(
+    "plan": (
         "cloze.execution.planning:plan",
         "Show which stages a run would reuse or execute, why, and the time, disk and cost.",
         "cloze plan configs/wikipedia_books.toml --gigabytes 16",
     ),
-    "prepare": Verb(
+    "prepare": (
         f"{STAGE}:prepare",
         "Prepare the training data: vocabulary, tokens, examples.",
         "cloze prepare configs/text_folder.toml --set corpus.sources.0.path=~/documents",
     ),
-    "dedup": Verb(
+    "dedup": (
         f"{STAGE}:dedup",
         "Find near-duplicates and overlaps with evaluation sets, which `tokens` then drops.",
         "cloze dedup mine.toml --set dedup.near_duplicates.threshold=0.8",
     ),
-    "vocabulary": Verb(
+    "vocabulary": (
         f"{STAGE}:vocabulary",
         "Train a WordPiece vocabulary on the corpus.",
         "cloze vocabulary configs/demo.toml --set vocabulary.size=4096",
     ),
-    "tokens": Verb(
+    "tokens": (
         f"{STAGE}:tokens",
         "Clean, deduplicate and tokenise the corpus. Options for Beam follow --.",
         "cloze tokens configs/demo.toml --on machine.toml -- --temp_location=gs://bucket/temp",
     ),
-    "examples": Verb(
+    "examples": (
         f"{STAGE}:examples",
         "Make masked training examples from tokens. Options for Beam follow --.",
         "cloze examples configs/demo.toml --set examples.masking.masked_lm_prob=0.2",
     ),
-    "pretrain": Verb(
+    "pretrain": (
         f"{STAGE}:pretrain",
         "Pre-train the encoder. Options for DeepSpeed's launcher follow --.",
         "cloze pretrain configs/demo.toml -- --num_accelerators 2 --bind_cores_to_rank",
     ),
-    "finetune": Verb(
+    "finetune": (
         f"{STAGE}:finetune",
         "Fine-tune the encoder on every task with every seed.",
         "cloze finetune configs/demo.toml --set finetune.seeds=[0,1]",
     ),
-    "evaluate": Verb(
+    "evaluate": (
         f"{STAGE}:evaluate",
         "Evaluate the encoder and its fine-tuned tasks against baselines.",
         "cloze evaluate configs/demo.toml",
     ),
-    "report": Verb(
+    "report": (
         f"{STAGE}:report",
         "Write the report of a run.",
         "cloze report configs/demo.toml --set report.show_text=false",
     ),
-    "ablations": Verb(
+    "ablations": (
         "cloze.execution.ablations:ablations",
         "Repeat the paper's ablations (objective, size, masking) at the scale of a run.",
         "cloze ablations configs/demo.toml --table objective --table masking",
     ),
-    "inspect": Verb(
+    "inspect": (
         "cloze.inspection.inspect_artifact:inspect",
         "Show an artifact: its statistics and its first documents or examples as text.",
         "cloze inspect demo/examples --rows 3",
     ),
-    "fill-mask": Verb(
+    "fill-mask": (
         "cloze.inference.prediction:fill_mask",
         "Predict the tokens behind every [MASK] of a text.",
         "cloze fill-mask demo 'numpy.zeros returns a new [MASK] of given shape.'",
     ),
-    "predict": Verb(
+    "predict": (
         "cloze.inference.prediction:predict",
         "Apply a fine-tuned model to texts, JSON lines or a task file.",
         "cloze predict demo --task sentiment 'A film to remember.'",
     ),
-    "embed": Verb(
+    "embed": (
         "cloze.inference.vectors:embed",
         "Embed texts: one vector per text.",
         "cloze embed demo --output vectors.npy < texts.txt",
     ),
-    "search": Verb(
+    "search": (
         "cloze.inference.vectors:search",
         "Find the excerpts from a folder's documents that best match a question.",
         "cloze search my-encoder ~/documents 'Who owns the garden?'",
     ),
-    "submissions": Verb(
+    "submissions": (
         "cloze.inference.exchange:submissions",
         "Collect predictions for unlabelled test files in the official servers' formats.",
         "cloze submissions glue glue-submission",
     ),
-    "export": Verb(
+    "export": (
         "cloze.inference.exchange:export_model",
         "Export a trained encoder or task model in Hugging Face's layout, with a model card.",
         "cloze export demo my-encoder",
     ),
-    "import": Verb(
+    "import": (
         "cloze.inference.exchange:import_model",
         "Import a model in Hugging Face's layout, to pre-train, fine-tune or evaluate it.",
         "cloze import bert-base-uncased",
     ),
-    "runs": Verb(
+    "runs": (
         "cloze.inspection.runs:runs",
         "List the runs of the workspace.",
         "cloze runs --workspace runs",
     ),
-    "show": Verb(
+    "show": (
         "cloze.inspection.runs:show",
         "Show one run: its stages, their time and memory, its figures.",
         "cloze show demo",
     ),
-    "compare": Verb(
+    "compare": (
         "cloze.inspection.compare:compare",
         "Compare runs: differences in configuration, and figures side by side.",
         "cloze compare demo demo-deeper",
     ),
-    "trace": Verb(
+    "trace": (
         "cloze.inspection.trace:trace",
         "Trace a score back to a document: score, model, shard, example, tokens, text.",
         "cloze trace demo --row 17",
     ),
-    "gc": Verb(
+    "gc": (
         "cloze.inspection.runs:gc",
         "List artifacts that no run refers to; delete them with --delete.",
         "cloze gc --delete",
     ),
-    "serve": Verb(
+    "serve": (
         "cloze.execution.run:serve",
         "Serve the flows: execute runs triggered from a Prefect server or its UI.",
         "cloze serve configs/demo.toml --port 4200",
     ),
-    "doctor": Verb(
+    "doctor": (
         "cloze.inspection.doctor:doctor",
         "Check this machine: what is installed, what is missing, and the consequences.",
         "cloze doctor",
     ),
 }
-"""The subcommands, in the order of the help."""
+"""The subcommands, in the order of the help: `module:function`, imported on use; what it does; an
+example."""
 
 UNDECODABLE = re.compile("[\ud800-\udfff]")
 """Matches a byte of a file name or argument that Python could not decode (PEP 383)."""
@@ -287,9 +274,9 @@ def application() -> App:
             negative="", show_default=lambda value: str(value) if value else None
         ),
     )
-    for position, (name, verb) in enumerate(COMMANDS.items()):
-        text = f"{verb.purpose}\n\nExample: `{verb.example}`"
-        app.command(verb.where, name=name, help=text, sort_key=position)
+    for position, (name, (where, purpose, example)) in enumerate(COMMANDS.items()):
+        text = f"{purpose}\n\nExample: `{example}`"
+        app.command(where, name=name, help=text, sort_key=position)
     return app
 
 

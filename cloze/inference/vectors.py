@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -51,6 +51,7 @@ from model.inference.passage_index import (
     PASSAGES,
     VECTORS,
     Hit,
+    Passage,
     Vectors,
     nearest,
     nearest_in,
@@ -78,9 +79,6 @@ FIRST_WORDS = 12
 
 LARGEST_FILE = 1 << 28
 """Bytes; in larger files, lines are not determined."""
-
-PlacedPassage = tuple[str, int | None, str]
-"""File, line and text."""
 
 
 @Parameter(name="*")
@@ -137,7 +135,7 @@ def embed(
     loaded = load(vectors_directory(model, place.space()))
     placed, read = tee(_passages_of(texts, words=excerpts) if excerpts else ())
     found = loaded.embed_stream(
-        (text for _, _, text in read) if excerpts else texts_or_lines(texts),
+        (passage.text for passage in read) if excerpts else texts_or_lines(texts),
         pooling=form.pooling,
         layers=chosen,
         truncate=truncate or bool(excerpts),
@@ -154,7 +152,7 @@ def embed(
         return Answer({"shape": [count, width], "file": str(output)}, text, place.json)
     rows: Iterator[object] = (vector.tolist() for vector in vectors)
     if excerpts:
-        rows = ({**_described(one), "vector": row} for one, row in zip(placed, rows, strict=True))
+        rows = ({**one._asdict(), "vector": row} for one, row in zip(placed, rows, strict=True))
     if place.json:
         listed = list(rows)
         return Answer({"shape": [len(listed), width], "vectors": listed}, "", as_json=True)
@@ -162,7 +160,7 @@ def embed(
     return None
 
 
-def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[PlacedPassage]:
+def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[Passage]:
     """The passages of all documents."""
     if not paths:
         raise UsageError("--excerpts: nothing to read; give files or folders of documents")
@@ -173,31 +171,14 @@ def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[PlacedPassag
         yield from placed_passages(source_of(seen), words=words)
 
 
-def _beside(
-    placed: Iterable[PlacedPassage], vectors: Iterable[Vectors], path: Path
-) -> Iterator[Vectors]:
+def _beside(placed: Iterable[Passage], vectors: Iterable[Vectors], path: Path) -> Iterator[Vectors]:
     """Pass on the vectors and write their passages to `path`, which appears once complete."""
     with filesystem.temporary_beside(str(path)) as temporary:
         with open(temporary, "w", encoding="utf-8") as file:
             for one, vector in zip(placed, vectors, strict=True):
-                file.write(json.dumps(_described(one), ensure_ascii=False) + "\n")
+                file.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
                 yield vector
         os.replace(temporary, path)
-
-
-def _described(passage: PlacedPassage) -> dict[str, str | int | None]:
-    return dict(zip(("file", "line", "text"), passage, strict=True))
-
-
-@dataclass(frozen=True)
-class Found:
-    """A passage in the result."""
-
-    score: float
-    file: str
-    line: int | None
-    """Where it begins; None if the file does not contain the text verbatim."""
-    text: str
 
 
 def search(
@@ -233,15 +214,18 @@ def search(
     answers = _answers(loaded, passages, find, texts_or_lines(questions), count=top_k)
     if place.json:
         data = [
-            {"question": question, "passages": [asdict(one) for one in found]}
+            {
+                "question": question,
+                "passages": [{"score": score, **one._asdict()} for score, one in found],
+            }
             for question, found in answers
         ]
         return Answer(data, "", as_json=True)
     for question, found in answers:
         lines = [question]
-        for one in found:
+        for score, one in found:
             where = f"{one.file}, line {one.line}" if one.line else one.file
-            lines += [f"  {one.score:.3f}  {where}", f"         {one.text}"]
+            lines += [f"  {score:.3f}  {where}", f"         {one.text}"]
         print_lines(lines)
     return None
 
@@ -330,8 +314,8 @@ def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
 
 def _answers(
     model: Model, index: Artifact, find: Nearest, questions: Iterator[str], *, count: int
-) -> Iterator[tuple[str, list[Found]]]:
-    """Each question with its passages, in batches of questions."""
+) -> Iterator[tuple[str, list[tuple[float, Passage]]]]:
+    """Each question with its passages and their scores, in batches of questions."""
     asked, shown = tee(questions)
     vectors = model.sentence_vectors(asked)
     while together := list(islice(vectors, QUESTIONS_AT_ONCE)):
@@ -339,9 +323,10 @@ def _answers(
         for best, question in zip(hits, shown, strict=False):
             passages = []
             for hit in best:
-                file, line, text = read_passage(index.path(PASSAGES), hit.row)
-                where = os.path.relpath(file) if filesystem.is_local(file) else file
-                passages.append(Found(hit.score, where, line, text))
+                passage = read_passage(index.path(PASSAGES), hit.row)
+                if filesystem.is_local(passage.file):
+                    passage = passage._replace(file=os.path.relpath(passage.file))
+                passages.append((hit.score, passage))
             yield question, passages
 
 
@@ -357,7 +342,7 @@ def source_of(seen: Look) -> SourceConfig:
     )
 
 
-def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassage]:
+def placed_passages(source: SourceConfig, *, words: int) -> Iterator[Passage]:
     """Each passage with its line, regardless of the white space between its words in the file.
 
     Each file is read a second time, and searched from the end of the previous passage.
@@ -372,9 +357,9 @@ def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassa
             words_there = map(re.escape, passage.text.split()[:FIRST_WORDS])
             begins = re.compile(r"\s+".join(words_there)).search(content, place)
             if begins is None:
-                yield file, None, passage.text
+                yield Passage(file, None, passage.text)
                 continue
             line += content.count("\n", place, begins.start())
-            yield file, line, passage.text
+            yield Passage(file, line, passage.text)
             line += content.count("\n", *begins.span())
             place = begins.end()

@@ -95,18 +95,6 @@ class GeneralText:
 NO_GENERAL_TEXT = GeneralText()
 
 
-@dataclass(frozen=True)
-class Size:
-    """Settings that suit an amount of text."""
-
-    below: float
-    """Upper bound of the amount, in bytes."""
-    heldout_share: float
-    """Share of the documents to hold out; smaller for more text."""
-    settings: str
-    """Tables of the configuration."""
-
-
 TOY = """\
 # Little text: a small encoder, which two processor cores can train.
 [vocabulary]
@@ -174,7 +162,8 @@ FINETUNE = """\
 encoder = {encoder}  # a run's name, an artifact's directory, or a Hugging Face folder
 seeds = [0, 1, 2]
 """
-SIZES = (Size(2e8, 0.02, TOY), Size(2e9, 0.01, MIDDLE), Size(float("inf"), 0.001, PAPER))
+SIZES = ((2e8, 0.02, TOY), (2e9, 0.01, MIDDLE), (float("inf"), 0.001, PAPER))
+"""For less than so many bytes of text: the share of documents to hold out, and the settings."""
 
 
 def init(
@@ -248,14 +237,14 @@ def configuration(
     found: Look, name: str, settings: str = "", *, beside: GeneralText = NO_GENERAL_TEXT
 ) -> str:
     """The configuration as TOML, with `settings` or those that suit the amount of text."""
-    size = next(size for size in SIZES if found.text_bytes < size.below)
+    _, share, suitable = next(size for size in SIZES if found.text_bytes < size[0])
     # a larger share of few documents, otherwise none would be held out
-    share = max(size.heldout_share, min(0.2, 20 / max(found.documents, 1)))
+    share = max(share, min(0.2, 20 / max(found.documents, 1)))
     others, copies = beside.tables(found)
     return (
         f"{_headline(found, name)}\n{sources_table(found, 'corpus', weight=copies)}\n{others}"
         f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
-        f"{settings or size.settings}"
+        f"{settings or suitable}"
     )
 
 

@@ -63,6 +63,15 @@ class Hit(NamedTuple):
     row: int
 
 
+class Passage(NamedTuple):
+    """A passage, and where it is."""
+
+    file: str
+    line: int | None
+    """Where it begins; None if the file does not contain the text verbatim."""
+    text: str
+
+
 def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
     """Write NAME.npy, [N, width] float32, as a stream; return N.
 
@@ -92,7 +101,7 @@ def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
 
 def write_index(
     folder: Path,
-    passages: Iterable[tuple[str, int | None, str]],
+    passages: Iterable[Passage],
     embed: Callable[[Iterable[str]], Iterable[Vectors]],
     *,
     width: int,
@@ -107,7 +116,7 @@ def write_index(
         def texts() -> Iterator[str]:
             while batch := list(islice(stream, BATCH)):
                 writer.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema=SCHEMA))
-                yield from (text for _, _, text in batch)
+                yield from (passage.text for passage in batch)
 
         return write_vectors(folder / VECTORS, embed(texts()), width=width)
 
@@ -152,13 +161,12 @@ def nearest_in(graph: str, vectors: str, questions_QH: Vectors, *, count: int) -
     return best
 
 
-def read_passage(path: str, row: int) -> tuple[str, int | None, str]:
-    """File, line and text of one row."""
+def read_passage(path: str, row: int) -> Passage:
+    """The passage of one row."""
     with pa.memory_map(path) as source:
-        reader = pa.ipc.open_file(source)
-        batch = reader.get_batch(row // BATCH)
-        file, line, text = (batch.column(n)[row % BATCH].as_py() for n in range(3))
-    return file, line, text
+        batch = pa.ipc.open_file(source).get_batch(row // BATCH)
+        (values,) = batch.slice(row % BATCH, 1).to_pylist()
+    return Passage(**values)
 
 
 def _empty(width: int, *, expansion_search: int = LEAST_EXPANSION) -> "Index":
