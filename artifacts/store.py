@@ -193,8 +193,7 @@ def put_bytes(
     folder = filesystem.local_path(directory) if local else tempfile.gettempdir()
     scratch = os.path.join(folder, name.replace("/", "-"))
     with filesystem.naming_full_disk(scratch), filesystem.temporary_beside(scratch) as temporary:
-        with open(temporary, "wb") as file:
-            file.write(content)
+        Path(temporary).write_bytes(content)
         return put_file(directory, temporary, name=name, rows=rows, statistics=statistics)
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from artifacts.config import GrownConfig
-from artifacts.results import LanguageModelScore, Result, TaskScore
+from artifacts.results import Guesses, LanguageModelScore, Result, TaskScore
 
 SUMMARY_VERSION = 2
 
@@ -182,14 +182,9 @@ class Pretraining(GrownConfig, Result):
     """The training objective, and the loss in `curve`."""
 
 
-class Predictions(Result):
+class Predictions(Guesses):
     """One model's predictions for a [MASK]; without `show_text` only `correct`."""
 
-    system: Literal["random", "count", "pretrained"]
-    """The untrained encoder, the n-gram baseline, the trained encoder."""
-    words: tuple[str, ...] = ()
-    """Most probable first."""
-    probabilities: tuple[float, ...] = ()
     correct: int | None = None
     """Index of the first correct word; None if there is none or no answers are given."""
 

@@ -31,12 +31,11 @@ from cloze.init.initial_model import (
     PROVISIONAL_PAIRS,
     PROVISIONAL_STEPS,
     InitialModel,
-    units_within,
 )
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.options import PLACE, Place, model_directory
 from flows.config import RatesConfig, RunConfig
-from flows.expected import cores
+from flows.expected import START_SECONDS, cores, expected_times
 from flows.forecast import forecast_corpus
 from flows.report.units import plural
 
@@ -52,6 +51,10 @@ MOST_COPIES = 255
 
 FEWEST_BESIDE_REPLAY = 20
 """With so many documents, some are certain to be held out."""
+
+
+FEWEST_UNITS = 10
+"""Steps or pairs to train at least, however little time is given."""
 
 
 @Parameter(name="*")
@@ -304,8 +307,10 @@ def continuation(
         return trained_on(steps * per_step)
     units = PROVISIONAL_PAIRS if on_pairs else PROVISIONAL_STEPS
     run = parse(RunConfig, tomllib.loads(trained_on(units)), source="the new configuration")
-    units = units_within(minutes, run, place.machine(), stage, units, space=place.space())
-    return trained_on(max(per_step, units))
+    (expected,) = expected_times(run, place.machine(), [stage], space=place.space())
+    seconds = max(expected.seconds - START_SECONDS[stage], 1e-3) / units
+    within = int(float(f"{60 * minutes / seconds:.2g}"))  # two significant digits
+    return trained_on(max(per_step, FEWEST_UNITS, within))
 
 
 def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from artifacts.errors import UsageError
-from flows.config import MachineConfig, RunConfig
-from flows.expected import START_SECONDS, expected_times
-from flows.workspace import Workspace
 from model.config import FAMILY_PRESETS, SIZE_NAMES, EncoderConfig
 
 if TYPE_CHECKING:
@@ -212,21 +209,3 @@ def shape_table(config: EncoderConfig) -> dict[str, object]:
         for name in others
         if getattr(config, name) != getattr(usual, name)
     }
-
-
-def units_within(
-    minutes: float,
-    run: RunConfig,
-    machine: MachineConfig,
-    stage: str,
-    units: int,
-    *,
-    space: Workspace,
-) -> int:
-    """Estimated steps or pairs that this machine trains in `minutes`, given that `run` has `units`.
-
-    Two significant digits, at least ten.
-    """
-    (expected,) = expected_times(run, machine, [stage], space=space)
-    each = max(expected.seconds - START_SECONDS[stage], 1e-3) / units
-    return max(10, int(float(f"{60 * minutes / each:.2g}")))
