@@ -12,10 +12,7 @@ Out: config.json, model.safetensors, tokenizer.json, vocab.txt and a model card;
 
 import io
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-
-from cyclopts import Parameter
 
 from artifacts.errors import UsageError
 from artifacts.filesystem import write_bytes
@@ -34,43 +31,30 @@ GLUE_FILES = (
 """The files that gluebenchmark.com expects in one archive."""
 
 
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Onnx:
-    """The model as ONNX graphs, for programs without torch."""
-
-    onnx: bool = False
-    """Also write onnx/model.onnx (extra `onnx`)."""
-
-    int8: bool = False
-    """Also write onnx/model_int8.onnx, quantised to 8-bit integers, and print the effect on score
-    and speed."""
-
-    sample: str = ""
-    """Data to score the graphs on: a file with one text per line, or for a task a labelled file.
-    By default, the descriptions of installed packages, or the task's dev file."""
-
-
-NO_ONNX = Onnx()
-
-
 def export_model(
     model: ModelName,
     directory: Path,
     /,
     *,
     task: str = "",
-    graphs: Onnx = NO_ONNX,
+    onnx: bool = False,
+    int8: bool = False,
+    sample: str = "",
     place: Place = PLACE,
 ) -> Answer:
-    """Export a model.
+    """Export a model, also as ONNX graphs for programs without torch.
 
     :param directory: A new or empty directory.
     :param task: Export the model fine-tuned for this task instead of the encoder.
+    :param onnx: Also write onnx/model.onnx (extra `onnx`).
+    :param int8: Also write onnx/model_int8.onnx, quantised to 8-bit integers, and print the effect
+        on score and speed.
+    :param sample: Data to score the graphs on: a file with one text per line, or for a task a
+        labelled file. By default, the descriptions of installed packages, or the task's dev file.
     """
-    if (graphs.int8 or graphs.sample) and not graphs.onnx:
+    if (int8 or sample) and not onnx:
         raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
-    if graphs.onnx:
+    if onnx:
         from model.inference.onnx import export_onnx, measured  # needs the extra `onnx`
     if task:
         from model.inference.export import export_task
@@ -83,10 +67,10 @@ def export_model(
 
         written = export(read_encoder_files(model_directory(model, place.space())), directory)
     lines, data = [str(path) for path in written], {"directory": str(directory)}
-    if not graphs.onnx:
+    if not onnx:
         return Answer({**data, "files": lines}, "\n".join(lines), place.json)
-    made = export_onnx(directory, int8=graphs.int8)
-    found = measured(directory, made, sample=graphs.sample)
+    made = export_onnx(directory, int8=int8)
+    found = measured(directory, made, sample=sample)
     paths = [*lines, *map(str, made)]
     scores = [
         {"file": str(one.path), "score": one.score, "texts_per_second": one.texts_per_second}
@@ -95,7 +79,7 @@ def export_model(
     lines += [
         f"{one.path}: score {one.score:.4f}, {one.texts_per_second:,.1f} texts/s" for one in found
     ]
-    if graphs.int8:
+    if int8:
         whole, small = found
         loss = (whole.score - small.score) / whole.score if whole.score else 0.0
         gain = small.texts_per_second / whole.texts_per_second
