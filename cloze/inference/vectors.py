@@ -44,22 +44,9 @@ from cloze.init.corpus_samples import Look, look
 from cloze.options import PLACE, Place, vectors_directory
 from flows.external_inputs import digest_of_files, digest_of_model
 from flows.workspace import Workspace, writable_workspace
+from model.inference import passage_index
 from model.inference.load import Model, load
-from model.inference.passage_index import (
-    GRAPH,
-    GRAPH_SETTINGS,
-    PASSAGES,
-    VECTORS,
-    Hit,
-    Passage,
-    Vectors,
-    nearest,
-    nearest_in,
-    read_passage,
-    write_graph,
-    write_index,
-    write_vectors,
-)
+from model.inference.passage_index import Passage, Vectors
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
 from pipeline.text.texts import read_passages
@@ -71,7 +58,7 @@ GRAPH_FORMAT_VERSION = 1
 
 QUESTIONS_AT_ONCE = 64
 
-Nearest = Callable[..., list[list[Hit]]]
+Nearest = Callable[..., list[list[passage_index.Hit]]]
 """From vectors of questions and `count` to the nearest `count` rows per question, best first."""
 
 FIRST_WORDS = 12
@@ -147,7 +134,7 @@ def embed(
     if output is not None:
         if excerpts:
             vectors = _beside(placed, vectors, output.with_suffix(".jsonl"))
-        count = write_vectors(output, vectors, width=width)
+        count = passage_index.write_vectors(output, vectors, width=width)
         text = f"{output}: {count} vectors of {width} float32"
         return Answer({"shape": [count, width], "file": str(output)}, text, place.json)
     rows: Iterator[object] = (vector.tolist() for vector in vectors)
@@ -208,10 +195,10 @@ def search(
     loaded = load(directory, precision="fp32")
     if loaded.modules is None:
         say(f"{model} was not trained for retrieval (no modules.json): expect a rough ranking")
-    passages = passage_index(loaded, directory, folder, words=words, space=space)
-    by_all = partial(nearest, passages.path(VECTORS))
-    find: Nearest = _find_in_graph(passages, space) if index else by_all
-    answers = _answers(loaded, passages, find, texts_or_lines(questions), count=top_k)
+    indexed = index_folder(loaded, directory, folder, words=words, space=space)
+    by_all = partial(passage_index.nearest, indexed.path(passage_index.VECTORS))
+    find: Nearest = _find_in_graph(indexed, space) if index else by_all
+    answers = _answers(loaded, indexed, find, texts_or_lines(questions), count=top_k)
     if place.json:
         data = [
             {
@@ -230,7 +217,7 @@ def search(
     return None
 
 
-def passage_index(
+def index_folder(
     model: Model, directory: str, folder: str, *, words: int, space: Workspace
 ) -> Artifact:
     """The passages of `folder` with their vectors: an existing artifact, or a new one."""
@@ -258,7 +245,7 @@ def passage_index(
         say(f"search: skipped: {file}")
     output = space.store.directory(STAGE, table.key)
     with _scratch(output) as scratch:
-        count = write_index(
+        count = passage_index.write_index(
             Path(scratch),
             placed_passages(source, words=words),
             lambda texts: metered(model.sentence_vectors(texts), verb="index", unit="passages"),
@@ -270,7 +257,7 @@ def passage_index(
             raise UsageError(f"{folder}: changed while it was read; run the command again")
         files = [
             put_file(output, f"{scratch}/{name}", name=name, rows=count)
-            for name in (VECTORS, PASSAGES)
+            for name in (passage_index.VECTORS, passage_index.PASSAGES)
         ]
     return commit(
         table.model_copy(update={"output": output}),
@@ -296,20 +283,21 @@ def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
         stage=GRAPH_STAGE,
         format_version=GRAPH_FORMAT_VERSION,
         # Another version of the library builds its own graph.
-        config={"usearch": version("usearch"), **GRAPH_SETTINGS},
+        config={"usearch": version("usearch"), **passage_index.GRAPH_SETTINGS},
         inputs={"vectors": InputRef(digest=index.digest)},
         output="",
     )
     artifact = space.store.find(GRAPH_STAGE, table.key)
-    vectors = index.path(VECTORS)
+    vectors = index.path(passage_index.VECTORS)
     if not artifact:
         output = space.store.directory(GRAPH_STAGE, table.key)
         with _scratch(output) as scratch:
-            rows = write_graph(vectors, f"{scratch}/{GRAPH}")
+            graph = f"{scratch}/{passage_index.GRAPH}"
+            rows = passage_index.write_graph(vectors, graph)
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
-            file = put_file(output, f"{scratch}/{GRAPH}", name=GRAPH, rows=count)
+            file = put_file(output, graph, name=passage_index.GRAPH, rows=count)
         artifact = commit(table.model_copy(update={"output": output}), [file])
-    return partial(nearest_in, artifact.path(GRAPH), vectors)
+    return partial(passage_index.nearest_in, artifact.path(passage_index.GRAPH), vectors)
 
 
 def _answers(
@@ -323,7 +311,7 @@ def _answers(
         for best, question in zip(hits, shown, strict=False):
             passages = []
             for hit in best:
-                passage = read_passage(index.path(PASSAGES), hit.row)
+                passage = passage_index.read_passage(index.path(passage_index.PASSAGES), hit.row)
                 if filesystem.is_local(passage.file):
                     passage = passage._replace(file=os.path.relpath(passage.file))
                 passages.append((hit.score, passage))
@@ -332,14 +320,11 @@ def _answers(
 
 def source_of(seen: Look) -> SourceConfig:
     """The source that reads the documents."""
-    return SourceConfig(
+    source = {**seen.source, "path": located(seen.path)}
+    if seen.reader == "blank_line_text":
         # blocks between blank lines may be single lines of dialogue; a passage spans several
-        reader="text" if seen.reader == "blank_line_text" else seen.reader,
-        path=located(seen.path),
-        **({"text_field": seen.text_field} if seen.text_field else {}),
-        html=seen.html or None,
-        line_break=seen.line_break,
-    )
+        source["reader"] = "text"
+    return SourceConfig.model_validate(source)
 
 
 def placed_passages(source: SourceConfig, *, words: int) -> Iterator[Passage]:

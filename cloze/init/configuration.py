@@ -25,13 +25,7 @@ from artifacts.results import GENERAL
 from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
 from cloze.init.corpus_samples import Look, language, look
-from cloze.init.initial_model import (
-    MINUTES,
-    PAIR_BATCH,
-    PROVISIONAL_PAIRS,
-    PROVISIONAL_STEPS,
-    InitialModel,
-)
+from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.options import PLACE, Place, model_directory
 from flows.config import RatesConfig, RunConfig
@@ -52,6 +46,9 @@ MOST_COPIES = 255
 FEWEST_BESIDE_REPLAY = 20
 """With so many documents, some are certain to be held out."""
 
+
+PROVISIONAL_STEPS, PROVISIONAL_PAIRS = 1000, 10_000
+"""Numbers for which the time is estimated, to find how many fit into the given time."""
 
 FEWEST_UNITS = 10
 """Steps or pairs to train at least, however little time is given."""
@@ -262,15 +259,7 @@ def _headline(found: Look, name: str) -> str:
 
 def sources_table(found: Look, owner: str, *, weight: int = 1, **splits: str) -> str:
     """`[[OWNER.sources]]`: the documents, how to read them, which to hold out."""
-    optional: dict[str, object] = {
-        "text_field": found.text_field,
-        "html": found.html,
-        "line_break": found.line_break,
-        "weight": weight if weight > 1 else None,
-        **splits,
-    }
-    source: dict[str, object] = {"reader": found.reader, "path": found.path}
-    source |= {key: value for key, value in optional.items() if value}
+    source = found.source | ({"weight": weight} if weight > 1 else {}) | splits
     return f"[[{owner}.sources]]\n{tomli_w.dumps(source)}"
 
 

@@ -126,6 +126,13 @@ class Look:
     why_line_break: str = ""
     """The reason for that guess."""
 
+    @property
+    def source(self) -> dict[str, object]:
+        """Its location and how to read it, as in a configuration."""
+        optional = {"text_field": self.text_field, "html": self.html, "line_break": self.line_break}
+        given = {key: value for key, value in optional.items() if value}
+        return {"reader": self.reader, "path": self.path, **given}
+
 
 @dataclass(frozen=True)
 class Sample:

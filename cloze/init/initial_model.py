@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 MINUTES = 10.0
 """Default training time."""
 
-PROVISIONAL_STEPS, PROVISIONAL_PAIRS = 1000, 10_000
-"""Numbers for which the time is estimated, to find how many fit into the given time."""
-
 LONGEST = 128
 """Maximum tokens per example: enough for continued training, at a fraction of the cost of 512."""
 
