@@ -21,16 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+import tokenizers
 from pydantic import JsonValue
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Tokenizer
 
 from artifacts.digests import digest_of
 from artifacts.errors import UsageError
@@ -199,7 +192,7 @@ class WordPieceTokenizer(SubwordTokenizer):
     def backend(self) -> Tokenizer:
         """The `tokenizers` BERT pipeline without padding or truncation."""
         tokenizer = bert_pipeline(
-            models.WordPiece(
+            tokenizers.models.WordPiece(
                 self.ids,
                 unk_token=UNK,
                 max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
@@ -209,7 +202,7 @@ class WordPieceTokenizer(SubwordTokenizer):
             strip_accents=self.strip_accents,
             split_chinese=self.split_chinese,
         )
-        tokenizer.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
             single=f"{CLS}:0 $A:0 {SEP}:0",
             pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
             special_tokens=[(CLS, self.cls_id), (SEP, self.sep_id)],
@@ -309,7 +302,7 @@ def well_formed(text: str) -> str:
 
 
 def bert_pipeline(
-    model: models.Model,
+    model: tokenizers.models.Model,
     *,
     lowercase: bool,
     strip_accents: bool | None = None,
@@ -317,14 +310,14 @@ def bert_pipeline(
 ) -> Tokenizer:
     """BERT's normaliser and pre-tokenizer around `model` (reference: tokenization.py:188-305)."""
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=split_chinese,
         strip_accents=lowercase if strip_accents is None else strip_accents,
         lowercase=lowercase,
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece(prefix=CONTINUATION)
     return tokenizer
 
 

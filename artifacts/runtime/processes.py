@@ -56,14 +56,9 @@ class ProcessId:
         return cls(pid, _start_ticks(pid), socket.gethostname())
 
     @property
-    def here(self) -> bool:
-        """Whether it runs on this machine."""
-        return self.host == socket.gethostname()
-
-    @property
     def alive(self) -> bool:
         """Whether it is still running on this machine; a zombie is not."""
-        found = _start_ticks(self.pid) if self.here else 0
+        found = _start_ticks(self.pid) if self.host == socket.gethostname() else 0
         return found != 0 and abs(found - self.started) <= TOLERANCE_TICKS
 
     def end(self, *, grace: float) -> None:

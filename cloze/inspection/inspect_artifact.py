@@ -66,8 +66,8 @@ def inspect(
             found.path(entry.name)
     stage = found.manifest.stage
     given = {"--split": split, "--document": document, "--dropped": dropped is not None}
-    for option in (option for option, value in given.items() if value):
-        if stage not in STAGES[option]:
+    for option, value in given.items():
+        if value and stage not in STAGES[option]:
             where = " or ".join(f"RUN/{name}" for name in STAGES[option])
             raise UsageError(f"{option}: not supported for {stage}; inspect {where}")
     shown: list[RowText] = []
