@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import IO, Any
 
 import fsspec
 import psutil
@@ -31,9 +31,6 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from artifacts.errors import ClozeError, DiskFull, UsageError
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 FLUSH_THREADS = 8
 
@@ -428,9 +425,7 @@ class RetryingFileSystem:
         return partial(_with_retries, method) if callable(method) else method
 
 
-def _with_retries(
-    method: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
-) -> Result:
+def _with_retries(method: Callable[..., object], *arguments: object, **options: object) -> object:
     attempt = 1
     while True:
         try:

@@ -123,9 +123,9 @@ class SubwordTokenizer(ABC):
         """The `tokenizers` pipeline without padding or truncation."""
 
     @property
-    @abstractmethod
     def prepares_corpora(self) -> bool:
-        """Whether the stage `tokens` can compute the same ids."""
+        """Whether the stage `tokens` can compute the same ids; it does so with `tokenizers`."""
+        return True
 
     def running(self, parts: Sequence[str]) -> list[str]:
         """Parts of a text, prepared to be encoded one by one with the ids of the whole."""
@@ -141,9 +141,9 @@ class SubwordTokenizer(ABC):
         """Ids of the parts of `text` before, between and after its [MASK]s."""
         return [self.encode(part) for part in text.split(MASK)]
 
-    @abstractmethod
     def tokenizer_json(self) -> str:
         """The whole pipeline in the `tokenizers` format."""
+        return str(self.backend.to_str(pretty=True))
 
     def files(self) -> dict[str, bytes]:
         """The files stored with examples and weights, by name."""
@@ -185,7 +185,7 @@ class WordPieceTokenizer(SubwordTokenizer):
 
     @property
     def prepares_corpora(self) -> bool:
-        """Whether no option other than `lowercase` is set."""
+        """Whether no option other than `lowercase` is set: the fast implementation has no other."""
         return self.strip_accents is None and self.split_chinese and not self.added
 
     @cached_property
@@ -215,10 +215,6 @@ class WordPieceTokenizer(SubwordTokenizer):
     def vocab_txt(self) -> str:
         """The vocabulary in Google's format: one word-piece per line."""
         return "".join(f"{word}\n" for word in self.vocabulary)
-
-    def tokenizer_json(self) -> str:
-        """The whole pipeline in the `tokenizers` format."""
-        return str(self.backend.to_str(pretty=True))
 
     def files(self) -> dict[str, bytes]:
         """`tokenizer.json` and `vocab.txt`."""
@@ -262,11 +258,6 @@ class ByteLevelTokenizer(SubwordTokenizer):
         model = {**table["model"], "merges": merges}
         rest = [table.get(part) for part in ("normalizer", "pre_tokenizer", "added_tokens")]
         return digest_of(["byte-level", model, *rest])
-
-    @property
-    def prepares_corpora(self) -> bool:
-        """Always: the stage uses `tokenizers` itself."""
-        return True
 
     @cached_property
     def backend(self) -> Tokenizer:
