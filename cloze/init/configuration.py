@@ -95,75 +95,16 @@ class GeneralText:
 NO_GENERAL_TEXT = GeneralText()
 
 
-TOY = """\
-# Little text: a small encoder, which two processor cores can train.
-[vocabulary]
-size = 8192
-
-[examples]
-max_seq_lengths = [64]
-copies = 4
-
-[encoder]
-preset = "tiny"
-max_position_embeddings = 64
-initializer_range = 0.05  # at 128 wide, not 768, the reference's 0.02 leaves the loss on a plateau
-
-[pretrain]
-steps = 7000
-batch_size = 32
-phases = [{ max_seq_length = 64, share = 1.0 }]
-evaluate_every = 500
-evaluation_examples = 512
-
-[pretrain.optimizer]
-name = "muon"  # reaches in 6,000 steps the loss that AdamW, the paper's, reaches in 10,000
-learning_rate = 2e-3  # small encoders tolerate twenty times the paper's rate
-warmup_steps = 300
-bias_correction = true  # otherwise the short warm-up overshoots: only word frequencies are learned
-
-[evaluate]
-examples = 4000
-"""
-"""Except for its first line, identical to the end of configs/text_folder.toml."""
-
-MIDDLE = """\
-# Some text: a small encoder (4 layers of 512), some hours on one GPU.
-[vocabulary]
-size = 16384
-
-[examples]
-max_seq_lengths = [128, 512]
-copies = 5
-
-[encoder]
-preset = "small"
-
-[pretrain]
-steps = 100_000  # adjust this first
-batch_size = 256
-evaluate_every = 1000
-
-[pretrain.optimizer]
-learning_rate = 5e-4
-warmup_steps = 5_000
-"""
-PAPER = """\
-# Much text: the paper's BERT-base with all its values; days on eight GPUs. Details: `cloze plan`.
-[encoder]
-preset = "base"
-
-[pretrain]
-steps = 1_000_000
-batch_size = 256
-"""
 FINETUNE = """\
 [finetune]
 encoder = {encoder}  # a run's name, an artifact's directory, or a Hugging Face folder
 seeds = [0, 1, 2]
 """
-SIZES = ((2e8, 0.02, TOY), (2e9, 0.01, MIDDLE), (float("inf"), 0.001, PAPER))
-"""For less than so many bytes of text: the share of documents to hold out, and the settings."""
+SIZES = ((2e8, 0.02, "toy"), (2e9, 0.01, "middle"), (float("inf"), 0.001, "paper"))
+"""For less than so many bytes of text: the share of documents to hold out, and the recipe.
+
+`toy` is, except for its first line, identical to the end of configs/text_folder.toml.
+"""
 
 
 def init(
@@ -244,8 +185,13 @@ def configuration(
     return (
         f"{_headline(found, name)}\n{sources_table(found, 'corpus', weight=copies)}\n{others}"
         f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
-        f"{settings or suitable}"
+        f"{settings or recipe(suitable)}"
     )
+
+
+def recipe(name: str) -> str:
+    """The tables of the configuration that suit an amount of text."""
+    return Path(__file__).with_name(f"{name}.toml").read_text("utf-8")
 
 
 def _headline(found: Look, name: str) -> str:

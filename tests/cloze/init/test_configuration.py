@@ -19,14 +19,7 @@ from artifacts.config import parse, read_toml
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.filesystem import find_files
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from cloze.init.configuration import (
-    MIDDLE,
-    PAPER,
-    TOY,
-    configuration,
-    corpus_facts,
-    init,
-)
+from cloze.init.configuration import configuration, corpus_facts, init, recipe
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.labelled_files import labelled_files
 from flows.config import RunConfig
@@ -124,22 +117,22 @@ def test_the_suffix_of_most_bytes_decides(tmp_path: Path) -> None:
     assert look(str(tmp_path)).reader == "jsonl"
 
 
-@pytest.mark.parametrize(("size", "settings"), [(1e7, TOY), (1e9, MIDDLE), (1e11, PAPER)])
+@pytest.mark.parametrize(("size", "name"), [(1e7, "toy"), (1e9, "middle"), (1e11, "paper")])
 def test_the_configuration_is_valid_and_matches_the_amount_of_text(
-    tmp_path: Path, size: float, settings: str
+    tmp_path: Path, size: float, name: str
 ) -> None:
     (tmp_path / "it's.txt").write_text("Words.\n")
     found = look(str(tmp_path / "it's.txt"))
     text = configuration(type(found)(**{**vars(found), "text_bytes": size}), "mine")
-    assert settings in text
+    assert recipe(name) in text
     (tmp_path / "mine.toml").write_text(text)
     run = parse(RunConfig, read_toml(tmp_path / "mine.toml"), source="mine.toml")
     assert run.corpus.sources[0].path == str(tmp_path / "it's.txt")
 
 
 def test_little_text_gets_the_recipe_of_the_text_folder() -> None:
-    _, _, recipe = TOY.partition("\n")
-    assert (CONFIGS / "text_folder.toml").read_text().endswith(f"\n\n{recipe}")
+    _, _, tables = recipe("toy").partition("\n")
+    assert (CONFIGS / "text_folder.toml").read_text().endswith(f"\n\n{tables}")
 
 
 def test_enough_of_few_documents_are_held_out(tmp_path: Path) -> None:
