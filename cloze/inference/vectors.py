@@ -26,7 +26,7 @@ from importlib.metadata import version
 from itertools import groupby, islice, tee
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from cyclopts import Parameter
@@ -46,7 +46,7 @@ from flows.external_inputs import digest_of_files, digest_of_model
 from flows.workspace import Workspace, writable_workspace
 from model.inference import passage_index
 from model.inference.load import Model, load
-from model.inference.passage_index import Passage, Vectors
+from model.inference.passage_index import Vectors
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
 from pipeline.text.texts import read_passages
@@ -66,6 +66,15 @@ FIRST_WORDS = 12
 
 LARGEST_FILE = 1 << 28
 """Bytes; in larger files, lines are not determined."""
+
+
+class Passage(NamedTuple):
+    """A passage, and where it is, as in an index."""
+
+    file: str
+    line: int | None
+    """Where it begins; None if the file does not contain the text verbatim."""
+    text: str
 
 
 @Parameter(name="*")
@@ -311,7 +320,8 @@ def _answers(
         for best, question in zip(hits, shown, strict=False):
             passages = []
             for hit in best:
-                passage = passage_index.read_passage(index.path(passage_index.PASSAGES), hit.row)
+                found = passage_index.read_passage(index.path(passage_index.PASSAGES), hit.row)
+                passage = Passage(*found)
                 if filesystem.is_local(passage.file):
                     passage = passage._replace(file=os.path.relpath(passage.file))
                 passages.append((hit.score, passage))

@@ -63,15 +63,6 @@ class Hit(NamedTuple):
     row: int
 
 
-class Passage(NamedTuple):
-    """A passage, and where it is."""
-
-    file: str
-    line: int | None
-    """Where it begins; None if the file does not contain the text verbatim."""
-    text: str
-
-
 def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
     """Write NAME.npy, [N, width] float32, as a stream; return N.
 
@@ -101,7 +92,7 @@ def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
 
 def write_index(
     folder: Path,
-    passages: Iterable[Passage],
+    passages: Iterable[tuple[str, int | None, str]],
     embed: Callable[[Iterable[str]], Iterable[Vectors]],
     *,
     width: int,
@@ -116,7 +107,7 @@ def write_index(
         def texts() -> Iterator[str]:
             while batch := list(islice(stream, BATCH)):
                 writer.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema=SCHEMA))
-                yield from (passage.text for passage in batch)
+                yield from (text for _, _, text in batch)
 
         return write_vectors(folder / VECTORS, embed(texts()), width=width)
 
@@ -161,12 +152,13 @@ def nearest_in(graph: str, vectors: str, questions_QH: Vectors, *, count: int) -
     return best
 
 
-def read_passage(path: str, row: int) -> Passage:
-    """The passage of one row."""
+def read_passage(path: str, row: int) -> tuple[str, int | None, str]:
+    """File, line and text of one row."""
     with pa.memory_map(path) as source:
-        batch = pa.ipc.open_file(source).get_batch(row // BATCH)
-        (values,) = batch.slice(row % BATCH, 1).to_pylist()
-    return Passage(**values)
+        reader = pa.ipc.open_file(source)
+        batch = reader.get_batch(row // BATCH)
+        file, line, text = (batch.column(n)[row % BATCH].as_py() for n in range(3))
+    return file, line, text
 
 
 def _empty(width: int, *, expansion_search: int = LEAST_EXPANSION) -> "Index":
