@@ -6,7 +6,7 @@
 In:  nothing: the examples are drawn from a seed, with the lengths of real text (and once all full).
 Out: benchmarks/results/gpu_training.json, written after every case, and a table on standard output.
 
-Ours is the product itself, its Engine, training step and Prefetcher: compiled layers,
+Ours is the product itself, its Engine, training step and `prefetch`: compiled layers,
 FlashAttention with dropout 0.1, fp32 masters; then in FP8, with CUDA graphs, and eager. Theirs is
 BertForPreTraining in bf16 autocast with SDPA and fused AdamW, its batches on the device before the
 clock starts: padded, compiled, length-grouped, and without padding (flash-attn, if installed).
@@ -243,7 +243,7 @@ def measured(case: Case, scale: Scale, budgets: Sequence[int]) -> Outcome:
 def _timed(steps: Generator[object], seconds: float) -> tuple[float, int]:
     """Median seconds per step after `DISTINCT` warm-up steps, and the number of steps timed."""
     times: list[float] = []
-    with closing(steps):  # ends the Prefetcher's thread too
+    with closing(steps):  # ends the thread of `prefetch` too
         for _ in range(DISTINCT):
             next(steps)
         until = time.perf_counter() + seconds

@@ -2,7 +2,7 @@
 
 In:  a recipe, or a workload (workload.py) of batches drawn from a seed.
 Out: `engine_of`, the product's `Engine` around a new model; `trainer`, its `Trainer` around that;
-     `training_steps`, which passes it batches through the product's `Prefetcher`.
+     `training_steps`, which passes it batches through the product's `prefetch`.
 """
 
 import time
@@ -16,7 +16,7 @@ import torch
 from benchmarks.workload import DISTINCT, VOCABULARY, Workload, cut, encoder_config
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import pack
-from model.data.micro_batches import GpuSource, Prefetcher, StepBatch
+from model.data.micro_batches import GpuSource, StepBatch, prefetch
 from model.data.order import BatchAddress
 from model.encoder.models import PretrainingModel
 from model.training.checkpoints import Checkpoints
@@ -129,7 +129,7 @@ def training_steps(trained: Trainer, work: Workload, *, token_budget: int) -> Ge
 
     device = trained.world.device
     source = GpuSource(make, device) if device.type == "cuda" else make
-    with closing(Prefetcher(source, 0, STEPS)) as batches:
+    with closing(prefetch(source, 0, STEPS)) as batches:
         for number, batch in zip(count(), batches, strict=False):
             trained.train_step(batch, started=time.monotonic(), waited=0.0)
             yield number

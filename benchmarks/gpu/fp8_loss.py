@@ -31,7 +31,7 @@ from artifacts.store import open_artifact
 from benchmarks.measuring import Arguments, Figures, machine, read_result, write_result
 from benchmarks.product_steps import engine_of
 from model.config import PretrainStage, TrainingMachine
-from model.data.micro_batches import Prefetcher, Share, StepBatch
+from model.data.micro_batches import Share, StepBatch, prefetch
 from model.data.sources import read_inputs, training_source
 from model.encoder import bert
 from model.encoder.operations.products import affine, fp8_affine
@@ -97,7 +97,7 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
     # `composed` computes FP8's products in bf16
     product = affine if name == "composed" else fp8_affine
     with (
-        contextlib.closing(Prefetcher(source, 0, arguments.steps)) as batches,
+        contextlib.closing(prefetch(source, 0, arguments.steps)) as batches,
         mock.patch.object(bert, "fp8_affine", product),
     ):
         for batch in batches:

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -136,9 +136,9 @@ class PackedBatch:
         return Shape(self.tokens, self.sequences, len(self.masked_lm_ids), longest)
 
     @cached_property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> NDArray[np.int64]:
         """[B] int64 on the host. Waits for the device: for CPU attention and tests."""
-        starts: npt.NDArray[np.int64] = self.cu_seqlens.cpu().numpy().astype(np.int64)
+        starts: NDArray[np.int64] = self.cu_seqlens.cpu().numpy().astype(np.int64)
         return starts[1:] - starts[:-1]
 
     def reversal(self) -> Tensor:
@@ -181,9 +181,8 @@ class PackedBatch:
 
         `next_sentence_label` stays [B].
         """
-        lengths = np.diff(ends, prepend=0).astype(np.int64)
-        tokens = int(lengths.sum())
-        places = np.arange(tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = ragged_indices(0, np.diff(ends, prepend=0).astype(np.int64))
+        tokens = len(places)
         return replace(
             self,
             input_ids=functional.pad(self.input_ids, (0, tokens), value=PADDING_ID),
@@ -204,18 +203,8 @@ class PackedBatch:
         if there.type == "cpu":
             return self._mapped(lambda tensor: tensor.to(there))
         bucket = self.bucketed()._mapped(lambda tensor: on(there, tensor))
-        tokens, sequences, masked, _ = self.shape
-        batch = PackedBatch(
-            input_ids=bucket.input_ids[:tokens],
-            token_type_ids=bucket.token_type_ids[:tokens],
-            position_ids=bucket.position_ids[:tokens],
-            cu_seqlens=bucket.cu_seqlens[: sequences + 1],
-            max_seqlen=self.max_seqlen,
-            masked_lm_positions=bucket.masked_lm_positions[:masked],
-            masked_lm_ids=bucket.masked_lm_ids[:masked],
-            next_sentence_label=bucket.next_sentence_label[:sequences],
-            bucket=bucket,
-        )
+        views = {name: getattr(bucket, name)[: len(own)] for name, own in self.tensors().items()}
+        batch: PackedBatch = replace(self, bucket=bucket, **views)
         vars(batch)["lengths"] = self.lengths  # known here; reading it on the device would wait
         return batch
 
@@ -223,18 +212,17 @@ class PackedBatch:
         """A copy with its own tensors, without the bucket."""
         return self._mapped(torch.clone)
 
-    def tensors(self) -> list[Tensor]:
-        """All tensors, in the order of the fields."""
-        return [value for value in vars(self).values() if isinstance(value, Tensor)]
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, in the order of the fields."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
         """Keep the memory of all tensors until the work queued on `stream` is done."""
-        for tensor in self.tensors():
+        for tensor in self.tensors().values():
             tensor.record_stream(stream)
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        values = vars(self).items()
-        tensors = {name: change(each) for name, each in values if isinstance(each, Tensor)}
+        tensors = {name: change(each) for name, each in self.tensors().items()}
         moved: PackedBatch = replace(self, bucket=None, **tensors)  # type: ignore[arg-type]  # by field
         if "lengths" in vars(self) or self.input_ids.device.type == "cpu":
             vars(moved)["lengths"] = self.lengths  # known here; reading it on the device would wait
@@ -266,27 +254,49 @@ def pack(examples: Sequence[Example]) -> PackedBatch:
     lengths = np.array([len(example.input_ids) for example in examples], np.int64)
     if not len(lengths) or lengths.min() == 0:
         raise UsageError("cannot pack: no sequences, or an empty one; each needs at least [CLS]")
-    starts = np.concatenate(([0], np.cumsum(lengths)))
-    position_ids = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    starts = np.cumsum(lengths) - lengths
     segment_a = [
         length if example.segment_a_length is None else example.segment_a_length
         for example, length in zip(examples, lengths, strict=True)
     ]
     masked = [
         start + np.asarray(example.masked_lm_positions, np.int64)
-        for example, start in zip(examples, starts, strict=False)
+        for example, start in zip(examples, starts, strict=True)
     ]
-    return PackedBatch(
-        input_ids=_joined([example.input_ids for example in examples]),
-        token_type_ids=torch.from_numpy(
-            (position_ids >= np.repeat(segment_a, lengths)).astype(np.int64)
-        ),
-        position_ids=torch.from_numpy(position_ids),
-        cu_seqlens=torch.from_numpy(starts.astype(np.int32)),
-        max_seqlen=int(lengths.max()),
+    return packed(
+        _joined([example.input_ids for example in examples]),
+        lengths,
+        segment_a_lengths=np.array(segment_a),
         masked_lm_positions=_joined(masked),
         masked_lm_ids=_joined([example.masked_lm_ids for example in examples]),
-        next_sentence_label=torch.tensor([example.next_sentence_label for example in examples]),
+        next_sentence_labels=np.array([example.next_sentence_label for example in examples]),
+    )
+
+
+def packed(
+    input_ids: NDArray[np.integer],
+    lengths: NDArray[np.int64],
+    *,
+    segment_a_lengths: NDArray[np.integer],
+    masked_lm_positions: NDArray[np.int64],
+    masked_lm_ids: NDArray[np.integer],
+    next_sentence_labels: NDArray[np.integer],
+) -> PackedBatch:
+    """The batch of concatenated sequences of these `lengths`; positions are among all tokens."""
+    position_ids = ragged_indices(0, lengths)
+
+    def tensor(values: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64))
+
+    return PackedBatch(
+        input_ids=tensor(input_ids),
+        token_type_ids=tensor(position_ids >= np.repeat(segment_a_lengths, lengths)),
+        position_ids=tensor(position_ids),
+        cu_seqlens=torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)),
+        max_seqlen=int(lengths.max()),
+        masked_lm_positions=tensor(masked_lm_positions),
+        masked_lm_ids=tensor(masked_lm_ids),
+        next_sentence_label=tensor(next_sentence_labels),
     )
 
 
@@ -296,8 +306,8 @@ def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
 
 
 def ragged_indices(
-    starts: npt.NDArray[np.int64] | int, lengths: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+    starts: NDArray[np.int64] | int, lengths: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """`start, start + 1, …` for each row, concatenated; [sum of lengths]."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
@@ -314,5 +324,5 @@ def padded(packed_T: Tensor, batch: PackedBatch, *, fill: float = 0.0) -> Tensor
     return result
 
 
-def _joined(parts: Sequence[Sequence[int] | npt.NDArray[np.int64]]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.asarray(part, np.int64) for part in parts]))
+def _joined(parts: Sequence[Sequence[int] | NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.asarray(part, np.int64) for part in parts])

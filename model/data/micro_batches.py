@@ -8,11 +8,11 @@ example), so these counts and the distribution of work are known without communi
 read only for the rank's own share.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from artifacts.errors import UsageError
 from artifacts.rng import address
 from model.config import EncoderConfig
-from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, Shape, empty_micro_batch
+from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, empty_micro_batch, packed
 from model.data.order import BatchAddress, Curriculum
 from model.data.shards import Examples, ExampleShards, Int64, Sizes
 from model.data.targets import DynamicMasking, NextToken
@@ -65,30 +65,14 @@ class CostModel:
         return costs
 
 
-@dataclass(frozen=True)
-class MicroBatchPlan:
-    """The distribution of work: example i is in micro-batch `micro[i]` of rank `rank[i]`."""
-
-    rank: Int64  # [N]
-    micro: Int64  # [N]
-    micro_batches: int  # per rank
-    order: Int64  # [N] the examples by descending cost
-
-    def examples_of(self, rank: int, micro: int) -> Int64:
-        """The examples of one micro-batch, by descending cost; may be empty."""
-        mine = (self.rank[self.order] == rank) & (self.micro[self.order] == micro)
-        examples: Int64 = self.order[mine]
-        return examples
-
-
 def plan_micro_batches(
     lengths: Int64, costs: NDArray[np.float64], *, ranks: int, token_budget: int
-) -> MicroBatchPlan:
-    """Assign N examples to ranks and micro-batches of at most `token_budget` tokens.
+) -> list[list[Int64]]:
+    """The examples, of N, in each micro-batch of each rank: at most `token_budget` tokens.
 
     Deterministic, so every rank makes the same plan without communication. Examples are dealt by
     descending cost, back and forth: first to the ranks, then to as few micro-batches per rank as
-    possible.
+    possible, the same number for all. In a micro-batch, which may be empty, they keep this order.
     """
     if len(lengths) and int(lengths.max()) > token_budget:
         raise UsageError(
@@ -102,12 +86,14 @@ def plan_micro_batches(
     micro_batches = max(1, -(-int(most_tokens) // token_budget))
     while True:
         _, micro = _deal(turn, micro_batches)
-        tokens = np.bincount(rank * micro_batches + micro, weights=lengths)
-        if not len(tokens) or tokens.max() <= token_budget:
+        part = rank * micro_batches + micro
+        tokens = np.bincount(part, weights=lengths, minlength=ranks * micro_batches)
+        if tokens.max() <= token_budget:
             break
         micro_batches += 1
-    back = np.argsort(order)
-    return MicroBatchPlan(rank[back], micro[back], micro_batches, order)
+    ends = np.cumsum(np.bincount(part, minlength=ranks * micro_batches))
+    parts = np.split(order[np.argsort(part, kind="stable")], ends[:-1])
+    return [parts[first : first + micro_batches] for first in range(0, len(parts), micro_batches)]
 
 
 def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
@@ -118,26 +104,13 @@ def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
 
 def pack_examples(examples: Examples) -> PackedBatch:
     """Concatenate the documents of the examples, in order; each document is a sequence."""
-    ends = np.cumsum(examples.document_lengths)
-    position_ids = np.arange(int(ends[-1])) - np.repeat(
-        ends - examples.document_lengths, examples.document_lengths
-    )
-    token_types = position_ids >= np.repeat(examples.segment_a_lengths, examples.lengths)
-
-    def tensor(values: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int64))
-
-    return PackedBatch(
-        input_ids=tensor(examples.input_ids),
-        token_type_ids=tensor(token_types),
-        position_ids=tensor(position_ids),
-        cu_seqlens=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)),
-        max_seqlen=int(examples.document_lengths.max()),
-        masked_lm_positions=tensor(examples.masked_places),
-        masked_lm_ids=tensor(examples.masked_lm_ids),
-        next_sentence_label=tensor(
-            np.repeat(examples.next_sentence_labels, examples.document_counts)
-        ),
+    return packed(
+        examples.input_ids,
+        examples.document_lengths,
+        segment_a_lengths=np.repeat(examples.segment_a_lengths, examples.document_counts),
+        masked_lm_positions=examples.masked_places,
+        masked_lm_ids=examples.masked_lm_ids,
+        next_sentence_labels=np.repeat(examples.next_sentence_labels, examples.document_counts),
     )
 
 
@@ -208,8 +181,9 @@ class BatchSource:
         """The batch of `step`, counted from 0."""
         batch = self.curriculum.batch(step)
         files = self.shards[batch.max_seq_length]
-        copy = batch.epoch % self.curriculum.lengths[batch.max_seq_length].copies
-        shards, rows = self.curriculum.locate(batch)
+        order = self.curriculum.lengths[batch.max_seq_length]
+        copy = batch.epoch % order.copies
+        shards, rows = order.locate(batch)
         sizes = files.sizes(copy, shards, rows)
         if self.next_token is not None:
             sizes = self.next_token.sizes(sizes)
@@ -218,8 +192,7 @@ class BatchSource:
             sizes.lengths, costs, ranks=self.share.ranks, token_budget=self.share.token_budget
         )
         micro_batches = []
-        for micro in range(plan.micro_batches):
-            mine = plan.examples_of(self.share.rank, micro)
+        for mine in plan[self.share.rank]:
             if not len(mine):
                 micro_batches.append(empty_micro_batch(*self.cls_sep))
                 continue
@@ -230,7 +203,7 @@ class BatchSource:
             if self.next_token is not None:
                 examples = self.next_token(examples)
             micro_batches.append(pack_examples(examples))
-        work = np.bincount(plan.rank, weights=costs, minlength=self.share.ranks)
+        work = np.array([costs[np.concatenate(theirs)].sum() for theirs in plan])
         return StepBatch(
             step=step,
             address=batch,
@@ -245,8 +218,9 @@ class BatchSource:
 
     def rows_of(self, batch: StepBatch) -> list[str]:
         """All examples of the global batch as `shard:row`, for messages about a bad batch."""
-        shards, rows = self.curriculum.locate(batch.address)
-        files = self.shards[batch.address.max_seq_length]
+        length = batch.address.max_seq_length
+        shards, rows = self.curriculum.lengths[length].locate(batch.address)
+        files = self.shards[length]
         return [f"{files.name(s)}:{r}" for s, r in zip(shards, rows, strict=True)]
 
 
@@ -254,14 +228,12 @@ class GpuSource:
     """The steps of one run, copied to a GPU on a separate stream.
 
     The thread that makes the batches copies them from pinned memory while the previous step is
-    computed. They are padded to few shapes, which are counted.
+    computed. They are padded to few shapes.
     """
 
     def __init__(self, source: Callable[[int], StepBatch], device: torch.device) -> None:
         self.source = source
         self.device = device
-        self.shapes: Counter[Shape] = Counter()
-        """Number of micro-batches of each shape so far."""
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
 
     def __call__(self, step: int) -> StepBatch:
@@ -269,39 +241,26 @@ class GpuSource:
         batch = self.source(step)
         torch.cuda.set_device(self.device)  # a new thread starts on GPU 0 and would allocate there
         buckets = [micro_batch.bucketed() for micro_batch in batch.micro_batches]
-        self.shapes.update(bucket.shape for bucket in buckets)
         with torch.cuda.stream(self.stream):
             there = tuple(bucket.to(self.device) for bucket in buckets)
             return replace(batch, micro_batches=there, copied=self.stream.record_event())
 
 
-@dataclass
-class Prefetcher(Generic[Value]):
+def prefetch(
+    make: Callable[[int], Value], first: int, stop: int, *, depth: int = 4
+) -> Generator[Value]:
     """`make(first)`, `make(first + 1)`, … up to `stop`, in order, at most `depth` of them ahead.
 
     One thread makes them while the caller is busy; its errors are raised where the value would have
-    been consumed.
+    been consumed. Closing the generator stops the thread and drops unconsumed values.
     """
-
-    make: Callable[[int], Value]
-    first: int
-    stop: int
-    depth: int = 4
-    _waiting: "deque[Future[Value]]" = field(default_factory=deque, init=False)
-
-    def __post_init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        for index in range(self.first, min(self.first + self.depth, self.stop)):
-            self._waiting.append(self._thread.submit(self.make, index))
-
-    def __iter__(self) -> Iterator[Value]:
-        for index in range(self.first, self.stop):
-            value = self._waiting.popleft().result()
-            if index + self.depth < self.stop:
-                self._waiting.append(self._thread.submit(self.make, index + self.depth))
+    thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    try:
+        waiting = deque(thread.submit(make, i) for i in range(first, min(first + depth, stop)))
+        for index in range(first + depth, stop + depth):
+            value = waiting.popleft().result()
+            if index < stop:
+                waiting.append(thread.submit(make, index))
             yield value
-
-    def close(self) -> None:
-        """Stop the thread; unconsumed values are dropped."""
-        self._waiting.clear()
-        self._thread.shutdown(cancel_futures=True)
+    finally:
+        thread.shutdown(cancel_futures=True)

@@ -40,33 +40,6 @@ class BatchAddress:
 
 
 @dataclass(frozen=True)
-class EpochOrder:
-    """The order of the rows in one epoch.
-
-    Shard i has `shard_rows[i]` rows; `key` determines both permutations.
-    """
-
-    shard_rows: tuple[int, ...]
-    key: int
-
-    def locate(self, first: int, stop: int) -> tuple[Rows, Rows]:
-        """Shard and row of the examples `first` to `stop` of this epoch, each `[stop - first]`."""
-        shards = cached_permutation(address(self.key, "shards"), len(self.shard_rows))
-        rows = np.asarray(self.shard_rows, np.int64)[shards]
-        ends = np.cumsum(rows)
-        total = sum(self.shard_rows)
-        parts = [np.empty(0, np.int64)]
-        for window in range(first // WINDOW_ROWS, -(-stop // WINDOW_ROWS)):
-            begin = window * WINDOW_ROWS
-            key = address(self.key, "window", window)
-            inside = cached_permutation(key, min(WINDOW_ROWS, total - begin))
-            parts.append(begin + inside[max(first - begin, 0) : stop - begin])
-        places = np.concatenate(parts)  # in the concatenated shards
-        slot = np.searchsorted(ends, places, side="right")
-        return shards[slot], places - (ends - rows)[slot]
-
-
-@dataclass(frozen=True)
 class LengthOrder:
     """The endless sequence of global batches at one sequence length.
 
@@ -97,21 +70,20 @@ class LengthOrder:
         """The batch after `ordinal` earlier batches of this length."""
         if ordinal < len(self.first_sizes):
             return self._growing[ordinal]
-        totals = [sum(copy) for copy in self.rows]
-        ends = list(accumulate(-(-total // self.batch_size) for total in totals))
+        epoch, ordinal = 0, ordinal - len(self.first_sizes)
         if self.first_sizes:
             last = self._growing[-1]
-            ordinal -= len(self.first_sizes)
-            rest = -(-(totals[last.epoch % self.copies] - last.stop) // self.batch_size)
+            rest = -(-(sum(self.rows[last.epoch % self.copies]) - last.stop) // self.batch_size)
             if ordinal < rest:
                 return self._cut(last.epoch, last.stop + ordinal * self.batch_size, self.batch_size)
-            # Later epochs are split evenly, as if all earlier ones had been as well.
-            cycles, copy = divmod(last.epoch + 1, self.copies)
-            ordinal += cycles * ends[-1] + [0, *ends][copy] - rest
-        cycle, within = divmod(ordinal, ends[-1])
-        copy = bisect_right(ends, within)
-        first = (within - (ends[copy - 1] if copy else 0)) * self.batch_size
-        return self._cut(cycle * self.copies + copy, first, self.batch_size)
+            epoch, ordinal = last.epoch + 1, ordinal - rest
+        batches = [-(-sum(copy) // self.batch_size) for copy in self.rows]
+        cycles, ordinal = divmod(ordinal, sum(batches))
+        epoch += cycles * self.copies
+        while ordinal >= batches[epoch % self.copies]:
+            ordinal -= batches[epoch % self.copies]
+            epoch += 1
+        return self._cut(epoch, ordinal * self.batch_size, self.batch_size)
 
     @cached_property
     def _growing(self) -> list[BatchAddress]:
@@ -129,10 +101,22 @@ class LengthOrder:
         stop = min(first + size, sum(self.rows[epoch % self.copies]))
         return BatchAddress(self.max_seq_length, epoch, first, stop)
 
-    def epoch(self, epoch: int) -> EpochOrder:
-        """The order of the rows in one epoch."""
-        key = address(self.purpose, self.max_seq_length, "epoch", epoch)
-        return EpochOrder(self.rows[epoch % self.copies], key)
+    def locate(self, batch: BatchAddress) -> tuple[Rows, Rows]:
+        """Shard and row of every example in `batch`."""
+        shard_rows = np.asarray(self.rows[batch.epoch % self.copies], np.int64)
+        key = address(self.purpose, self.max_seq_length, "epoch", batch.epoch)
+        shards = cached_permutation(address(key, "shards"), len(shard_rows))
+        rows = shard_rows[shards]
+        ends = np.cumsum(rows)
+        parts = [np.empty(0, np.int64)]
+        for window in range(batch.first // WINDOW_ROWS, -(-batch.stop // WINDOW_ROWS)):
+            begin = window * WINDOW_ROWS
+            window_key = address(key, "window", window)
+            inside = cached_permutation(window_key, min(WINDOW_ROWS, int(ends[-1]) - begin))
+            parts.append(begin + inside[max(batch.first - begin, 0) : batch.stop - begin])
+        places = np.concatenate(parts)  # in the concatenated shards
+        slot = np.searchsorted(ends, places, side="right")
+        return shards[slot], places - (ends - rows)[slot]
 
 
 @dataclass(frozen=True)
@@ -154,7 +138,3 @@ class Curriculum:
             ends[i] - begins[i] for i in range(current) if self.phases[i].max_seq_length == length
         )
         return self.lengths[length].batch(before + step - begins[current])
-
-    def locate(self, batch: BatchAddress) -> tuple[Rows, Rows]:
-        """Shard and row of every example in `batch`."""
-        return self.lengths[batch.max_seq_length].epoch(batch.epoch).locate(batch.first, batch.stop)

@@ -96,10 +96,7 @@ class _Shard(NamedTuple):
 class ExampleShards:
     """All shards of one split and length."""
 
-    def __init__(
-        self, artifact: Artifact, *, split: str, max_seq_length: int, cache: str = ""
-    ) -> None:
-        """Files of a remote artifact are fetched into `cache` (empty: the node's default)."""
+    def __init__(self, artifact: Artifact, *, split: str, max_seq_length: int) -> None:
         files = [
             (entry, (entry.statistics["split"], entry.statistics["max_seq_length"]))
             for entry in artifact.manifest.files
@@ -114,7 +111,6 @@ class ExampleShards:
                 "change pretrain.phases or examples.max_seq_lengths"
             )
         self._artifact = artifact
-        self._cache = cache
         vocabulary_size = int(artifact.manifest.statistics["vocabulary_size"])
         packed = bool(artifact.manifest.config["examples"].get("pack_documents"))
         self._schema = examples_schema(vocabulary_size, packed=packed)
@@ -182,7 +178,7 @@ class ExampleShards:
     def _map(self, copy: int, shard: int) -> _Shard:
         """Map a shard after checking it against the manifest."""
         entry = self.entries[shard]
-        path = self._artifact.path(entry.name, self._cache)
+        path = self._artifact.path(entry.name)
         with pa.ipc.open_file(pa.memory_map(path)) as reader:
             if not reader.schema.equals(self._schema):
                 raise IntegrityError(

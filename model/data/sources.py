@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from artifacts.digests import cache_directory
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
 from model.config import PhaseConfig, PretrainStage
 from model.data.micro_batches import BatchSource, CostModel, Share
-from model.data.order import Curriculum, LengthOrder
+from model.data.order import BatchAddress, Curriculum, LengthOrder
 from model.data.shards import ExampleShards
 from model.data.targets import DynamicMasking, next_token
 
@@ -35,20 +34,11 @@ class Inputs:
 
     artifact: Artifact
     tokenizer: SubwordTokenizer
-    cache: str
-    """Folder for files fetched from a remote artifact."""
-
-    def shards(self, split: str, max_seq_length: int) -> ExampleShards:
-        """The shards of one split and length."""
-        return ExampleShards(
-            self.artifact, split=split, max_seq_length=max_seq_length, cache=self.cache
-        )
 
 
 def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
     """The examples artifact and its tokenizer, checked against the encoder's shape."""
-    cache = str(cache_directory("artifacts") / artifact.digest)
-    tokenizer = read_tokenizer_json(artifact.path("tokenizer.json", cache))
+    tokenizer = read_tokenizer_json(artifact.path("tokenizer.json"))
     promised = artifact.manifest.statistics
     if tokenizer.digest != promised["tokenizer_digest"]:
         raise IntegrityError(
@@ -62,14 +52,17 @@ def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
             f"{stage.encoder.max_position_embeddings} positions; "
             f"set encoder.max_position_embeddings = {longest}"
         )
-    return Inputs(artifact, tokenizer, cache)
+    return Inputs(artifact, tokenizer)
 
 
 def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> BatchSource:
     """The training batches of the run."""
     recipe = stage.pretrain
     lengths = sorted({phase.max_seq_length for phase in recipe.phases})
-    shards = {length: inputs.shards("train", length) for length in lengths}
+    shards = {
+        length: ExampleShards(inputs.artifact, split="train", max_seq_length=length)
+        for length in lengths
+    }
     purpose = f"{inputs.artifact.digest}/{stage.seed}"
     first_sizes = {recipe.phases[0].max_seq_length: recipe.growing_batches()}
     orders = {
@@ -103,7 +96,7 @@ def heldout_sources(
     if not any(e.statistics.get("split") == HELDOUT for e in inputs.artifact.manifest.files):
         return {}
     for length in {phase.max_seq_length for phase in stage.pretrain.phases}:
-        shards = inputs.shards(HELDOUT, length)
+        shards = ExampleShards(inputs.artifact, split=HELDOUT, max_seq_length=length)
         first_copy = shards.rows[:1]
         wanted = min(stage.pretrain.evaluation_examples, sum(first_copy[0]))
         if not wanted:
@@ -127,7 +120,8 @@ def masked_token_counts(source: BatchSource) -> NDArray[np.int64]:
     Masked positions are drawn uniformly, so their tokens are a sample of the text's.
     """
     length = source.curriculum.batch(0).max_seq_length
-    order = source.curriculum.lengths[length].epoch(0)
-    shards, rows = order.locate(0, min(SAMPLE, sum(order.shard_rows)))
+    order = source.curriculum.lengths[length]
+    sample = BatchAddress(length, 0, 0, min(SAMPLE, sum(order.rows[0])))
+    shards, rows = order.locate(sample)
     ids = source.shards[length].gather(0, shards, rows).masked_lm_ids
     return np.bincount(ids)

@@ -25,7 +25,7 @@ from artifacts.rng import address, draw
 from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import PretrainStage
-from model.data.batch import NO_NEXT_SENTENCE
+from model.data.batch import NO_NEXT_SENTENCE, ragged_indices
 from model.data.shards import Examples, Int64, Sizes
 
 SomeSizes = TypeVar("SomeSizes", bound=Sizes)
@@ -63,7 +63,7 @@ class DynamicMasking:
         lengths, counts = examples.lengths, examples.masked_counts
         starts = np.cumsum(lengths) - lengths
         example_of_token = np.repeat(np.arange(len(examples)), lengths)
-        place = np.arange(len(example_of_token)) - starts[example_of_token]
+        place = ragged_indices(0, lengths)
         counters = numbers[example_of_token] * _TOKENS_PER_EXAMPLE + place
 
         originals = examples.input_ids.copy()
@@ -120,10 +120,7 @@ class NextToken:
 
     def __call__(self, examples: Examples) -> Examples:
         """Predict every token except the first one in reading direction."""
-        ends = np.cumsum(examples.lengths)
-        places = np.arange(len(examples.input_ids)) - np.repeat(
-            ends - examples.lengths, examples.lengths
-        )
+        places = ragged_indices(0, examples.lengths)
         of_documents = np.cumsum(examples.document_lengths)
         predicted = np.ones(len(places), dtype=np.bool_)
         predicted[of_documents - (examples.document_lengths if self.step == 1 else 1)] = False

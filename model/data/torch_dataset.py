@@ -62,8 +62,7 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         for step in range(first, self.steps, stride):
             (batch,) = self._source(step).micro_batches
             if not self.padded:
-                packed = vars(batch).items()
-                yield {name: value for name, value in packed if isinstance(value, Tensor)}
+                yield batch.tensors()
                 continue
             labels = torch.full_like(batch.input_ids, IGNORED)
             labels[batch.masked_lm_positions] = batch.masked_lm_ids

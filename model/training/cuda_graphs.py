@@ -74,8 +74,8 @@ class _Graph:
 
     def replay(self, batch: PackedBatch, divisors: Divisors, *, seed: int) -> Tensor:
         """The sums of `batch`, valid until the next replay of any graph."""
-        for ours, theirs in zip(self.batch.tensors(), batch.tensors(), strict=True):
-            ours.copy_(theirs, non_blocking=True)
+        for name, tensor in batch.tensors().items():
+            getattr(self.batch, name).copy_(tensor, non_blocking=True)
         for place, divisor in zip(self.divisors, divisors, strict=True):
             place.fill_(divisor)
         torch.cuda.manual_seed(seed)

@@ -19,7 +19,7 @@ from artifacts.rng import address
 from artifacts.runtime.program import Terminated
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
-from model.data.micro_batches import BatchSource, GpuSource, Prefetcher, StepBatch
+from model.data.micro_batches import BatchSource, GpuSource, StepBatch, prefetch
 from model.encoder.losses import PretrainingSums
 from model.training.checkpoints import Checkpoints, Identity, RunState
 from model.training.continuation import Continuation
@@ -100,7 +100,7 @@ class Trainer:
         before = time.monotonic()
         with (
             closing(self.checkpoints),
-            closing(Prefetcher(make, self.step, steps)) as batches,
+            closing(prefetch(make, self.step, steps)) as batches,
         ):
             for batch in batches:
                 waited = time.monotonic() - before

@@ -16,10 +16,10 @@ from model.data.batch import empty_micro_batch
 from model.data.micro_batches import (
     BatchSource,
     CostModel,
-    Prefetcher,
     Share,
     StepBatch,
     plan_micro_batches,
+    prefetch,
 )
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import ExampleShards, Sizes
@@ -135,10 +135,11 @@ def test_every_example_is_computed_once_and_every_rank_does_as_many_micro_batche
 ) -> None:
     sizes = np.array(lengths, np.int64)
     plan = plan_micro_batches(sizes, sizes.astype(float), ranks=ranks, token_budget=budget)
-    shares = [[plan.examples_of(r, m) for m in range(plan.micro_batches)] for r in range(ranks)]
-    together = np.concatenate([share for rank in shares for share in rank])
+    assert len(plan) == ranks
+    assert len({len(rank) for rank in plan}) == 1
+    together = np.concatenate([share for rank in plan for share in rank])
     assert sorted(together.tolist()) == list(range(len(lengths)))
-    assert all(sizes[share].sum() <= budget for rank in shares for share in rank)
+    assert all(sizes[share].sum() <= budget for rank in plan for share in rank)
 
 
 def test_ranks_get_equal_work() -> None:
@@ -147,7 +148,7 @@ def test_ranks_get_equal_work() -> None:
     sizes = Sizes(lengths, lengths // 7, -one, one, lengths)
     costs = CostModel.of(EncoderConfig(preset="tiny"), 8192)(sizes)
     plan = plan_micro_batches(lengths, costs, ranks=3, token_budget=4096)
-    work = np.bincount(plan.rank, weights=costs)
+    work = np.array([costs[np.concatenate(rank)].sum() for rank in plan])
     assert work.max() / work.mean() < 1.01
 
 
@@ -161,8 +162,7 @@ def test_attention_costs_what_documents_cost_by_themselves() -> None:
 
 def test_more_ranks_than_examples_leave_empty_micro_batches() -> None:
     plan = plan_micro_batches(np.array([9, 9]), np.array([9.0, 9.0]), ranks=3, token_budget=64)
-    assert plan.micro_batches == 1
-    assert [len(plan.examples_of(rank, 0)) for rank in range(3)] == [1, 1, 0]
+    assert [[len(share) for share in rank] for rank in plan] == [[1], [1], [0]]
 
 
 def test_a_budget_below_one_example_is_refused() -> None:
@@ -177,16 +177,16 @@ def test_attention_counts_more_in_narrow_models() -> None:
 
 
 def test_values_come_in_order() -> None:
-    assert list(Prefetcher(lambda i: i * i, 3, 8)) == [9, 16, 25, 36, 49]
+    assert list(prefetch(lambda i: i * i, 3, 8)) == [9, 16, 25, 36, 49]
 
 
 def test_nothing_to_make_is_fine() -> None:
-    assert list(Prefetcher(lambda i: i, 5, 5)) == []
+    assert list(prefetch(lambda i: i, 5, 5)) == []
 
 
 def test_no_more_than_depth_values_are_made_ahead() -> None:
     made: list[int] = []
-    values = iter(Prefetcher(lambda i: made.append(i) or i, 0, 100, depth=3))
+    values = iter(prefetch(lambda i: made.append(i) or i, 0, 100, depth=3))
     assert next(values) == 0
     assert len(made) <= 5
 
@@ -197,7 +197,7 @@ def test_an_error_is_raised_at_its_place() -> None:
             raise ValueError("shard gone")
         return index
 
-    values = iter(Prefetcher(make, 0, 9))
+    values = iter(prefetch(make, 0, 9))
     assert [next(values), next(values)] == [0, 1]
     with pytest.raises(ValueError, match="shard gone"):
         next(values)
@@ -205,7 +205,7 @@ def test_an_error_is_raised_at_its_place() -> None:
 
 def test_closing_ends_the_thread() -> None:
     before = set(threading.enumerate())
-    prefetcher = Prefetcher(lambda i: i, 0, 10**6)
+    prefetcher = prefetch(lambda i: i, 0, 10**6)
     next(iter(prefetcher))
     assert set(threading.enumerate()) - before
     prefetcher.close()

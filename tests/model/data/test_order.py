@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from artifacts.errors import UsageError
 from model.config import PhaseConfig
 from model.data import order as order_module
-from model.data.order import Curriculum, EpochOrder, LengthOrder
+from model.data.order import BatchAddress, Curriculum, LengthOrder
 
 ROWS = ((5, 0, 8), (4, 3, 9))
 
 
-def _pairs(order: EpochOrder, first: int, stop: int) -> list[tuple[int, int]]:
-    shards, rows = order.locate(first, stop)
+def _pairs(order: LengthOrder, first: int, stop: int, *, epoch: int = 0) -> list[tuple[int, int]]:
+    shards, rows = order.locate(BatchAddress(order.max_seq_length, epoch, first, stop))
     return list(zip(shards.tolist(), rows.tolist(), strict=True))
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 16))
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any), st.integers(1, 16))
 def test_an_epoch_holds_every_row_once_however_it_is_cut(rows: list[int], piece: int) -> None:
-    order = EpochOrder(tuple(rows), key=7)
+    order = LengthOrder(128, (tuple(rows),), batch_size=4, purpose="d/7")
     total = sum(rows)
     found = [
         pair for first in range(0, total, piece)
@@ -32,7 +32,7 @@ def test_an_epoch_holds_every_row_once_however_it_is_cut(rows: list[int], piece:
 
 def test_windows_bound_the_memory_and_still_hold_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order_module, "WINDOW_ROWS", 7)
-    order = EpochOrder((11, 20), key=3)
+    order = LengthOrder(128, ((11, 20),), batch_size=4, purpose="d/3")
     whole = _pairs(order, 0, 31)
     assert sorted(whole) == [(s, r) for s, n in ((0, 11), (1, 20)) for r in range(n)]
     assert _pairs(order, 10, 25) == whole[10:25]
@@ -42,10 +42,12 @@ def test_windows_bound_the_memory_and_still_hold_every_row(monkeypatch: pytest.M
 
 def test_every_epoch_has_its_own_order_and_its_copy() -> None:
     length = LengthOrder(128, ROWS, batch_size=4, purpose="d/1")
-    first, third = length.epoch(0), length.epoch(2)
-    assert first.shard_rows == third.shard_rows == ROWS[0]
-    assert _pairs(first, 0, 13) != _pairs(third, 0, 13)
-    assert length.epoch(1).shard_rows == ROWS[1]
+    first, second, third = (
+        _pairs(length, 0, sum(ROWS[epoch % 2]), epoch=epoch) for epoch in range(3)
+    )
+    assert first != third
+    for found, rows in ((first, ROWS[0]), (second, ROWS[1]), (third, ROWS[0])):
+        assert sorted(found) == [(s, r) for s, count in enumerate(rows) for r in range(count)]
 
 
 def test_the_last_batch_of_an_epoch_is_smaller_and_used() -> None:
@@ -61,7 +63,7 @@ def test_the_last_batch_of_an_epoch_is_smaller_and_used() -> None:
 def test_seeking_takes_no_longer_far_out() -> None:
     length = LengthOrder(128, ((10**9,),), batch_size=256, purpose="d/1")
     far = length.batch(10**12)
-    shards, rows = length.epoch(far.epoch).locate(far.first, far.stop)
+    shards, rows = length.locate(far)
     assert len(rows) == far.stop - far.first == 256
     assert shards.max() == 0
     assert 0 <= rows.min() <= rows.max() < 10**9
