@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 
 from artifacts.config import parse
@@ -39,41 +38,41 @@ PAUSE = 1.0
 """Seconds before a restart."""
 
 
-@dataclass
-class Supervisor:
-    """Runs a command until it succeeds, is stopped, or has died too often."""
+def supervise(
+    command: Sequence[str],
+    environment: dict[str, str],
+    *,
+    max_restarts: int,
+    pause: Callable[[float], None] = time.sleep,
+) -> int:
+    """Run a command until it succeeds, is stopped, or has died too often.
 
-    command: Sequence[str]
-    environment: dict[str, str]
-    max_restarts: int
-    pause: Callable[[float], None] = time.sleep
-    _child: "subprocess.Popen[bytes] | None" = None
-    _stopping: int = 0
+    Returns its last exit code, as a shell would.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    stopping = 0
 
-    def run(self) -> int:
-        """Run the command; returns its last exit code, as a shell would."""
+    def forward(signum: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = signum
+        if child is not None and child.poll() is None:
+            child.send_signal(signal.SIGTERM)
 
-        def forward(signum: int, frame: FrameType | None) -> None:
-            self._stopping = signum
-            if self._child is not None and self._child.poll() is None:
-                self._child.send_signal(signal.SIGTERM)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, forward)
-        for attempt in range(self.max_restarts + 1):
-            self._child = start(self.command, environment={**os.environ, **self.environment})
-            code = self._child.wait()
-            if code > LARGEST_CODE:
-                code -= 256
-            code = code if code >= 0 else 128 - code
-            if self._stopping:
-                return 128 + self._stopping
-            if code in FINAL or attempt == self.max_restarts:
-                return code
-            left = self.max_restarts - attempt
-            say(f"warning: training ended with exit code {code}; starting again ({left} left)")
-            self.pause(PAUSE)
-        return code
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, forward)
+    for left in range(max_restarts, -1, -1):
+        child = start(command, environment={**os.environ, **environment})
+        code = child.wait()
+        if code > LARGEST_CODE:
+            code -= 256
+        code = code if code >= 0 else 128 - code
+        if stopping:
+            return 128 + stopping
+        if code in FINAL or not left:
+            break
+        say(f"warning: training ended with exit code {code}; starting again ({left} left)")
+        pause(PAUSE)
+    return code
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     command = training_command(
         known.module, known.config, machine=machine, launcher_options=options
     )
-    return Supervisor(command, training_environment(machine), restarts).run()
+    return supervise(command, training_environment(machine), max_restarts=restarts)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,8 +65,8 @@ class Waiting:
 
     def __init__(self, runtime: ctypes.CDLL, *, threads: int) -> None:
         self.threads = threads
-        self._runtime = runtime
-        self._team: IdleTeam | None = self._sleep()
+        self._new_team = partial(IdleTeam, runtime, size=1 + (os.cpu_count() or 1))
+        self._team: IdleTeam | None = self._new_team()
 
     @property
     def asleep(self) -> bool:
@@ -77,12 +78,9 @@ class Waiting:
         free = (now.idle - before.idle + now.ours - before.ours) / (now.at - before.at)
         lacking = self.threads - free
         if self._team is None and lacking > CROWDED:
-            self._team = self._sleep()
-        elif self._team is not None and lacking < CROWDED / 2:
+            self._team = self._new_team()
+        elif lacking < CROWDED / 2:
             self.spin()
-
-    def _sleep(self) -> IdleTeam:
-        return IdleTeam(self._runtime, size=1 + (os.cpu_count() or 1))
 
     def spin(self) -> None:
         """Spin again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from model.training import supervisor as supervisor_module
-from model.training.supervisor import Supervisor, main
+from model.training.supervisor import main, supervise
 from tests.waiting import PATIENCE, wait_for
 
 COUNTING = """
@@ -30,7 +30,7 @@ def _handlers() -> object:
 
 def _run(tmp_path: Path, codes: list[int], restarts: int) -> tuple[int, int]:
     command = [sys.executable, "-c", COUNTING, str(tmp_path / "n"), *map(str, codes)]
-    code = Supervisor(command, {}, restarts, pause=lambda _: None).run()
+    code = supervise(command, {}, max_restarts=restarts, pause=lambda _: None)
     return code, len((tmp_path / "n").read_text())
 
 
@@ -49,11 +49,12 @@ def test_wrong_use_and_a_wish_to_stop_are_final(tmp_path: Path, code: int) -> No
 
 def test_a_kill_is_reported_as_a_shell_does() -> None:
     command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    assert Supervisor(command, {}, 0).run() == 137
+    assert supervise(command, {}, max_restarts=0) == 137
 
 
 def test_a_killed_rank_is_reported_as_killed_through_deepspeeds_launcher() -> None:
-    assert Supervisor([sys.executable, "-c", "import sys; sys.exit(-9)"], {}, 0).run() == 137
+    command = [sys.executable, "-c", "import sys; sys.exit(-9)"]
+    assert supervise(command, {}, max_restarts=0) == 137
 
 
 def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) -> None:
@@ -66,8 +67,8 @@ def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) 
         "time.sleep(600)\n"
     )
     parent = (
-        "import sys; from model.training.supervisor import Supervisor; "
-        f"sys.exit(Supervisor([sys.executable, '-c', {child!r}], {{}}, 3).run())"
+        "import sys; from model.training.supervisor import supervise; "
+        f"sys.exit(supervise([sys.executable, '-c', {child!r}], {{}}, max_restarts=3))"
     )
     log = tmp_path / "log"
     with subprocess.Popen([sys.executable, "-c", parent]) as process:
@@ -89,12 +90,11 @@ def test_options_not_its_own_go_to_the_launcher(
     table.write_text('{"stage": "s", "format_version": 1, "config": {}, "output": "o"}')
     seen: list[object] = []
 
-    class Recorded(Supervisor):
-        def run(self) -> int:
-            seen.extend([self.command, self.max_restarts])
-            return 0
+    def recorded(command: list[str], environment: object, *, max_restarts: int) -> int:
+        seen.extend([command, max_restarts])
+        return 0
 
-    monkeypatch.setattr(supervisor_module, "Supervisor", Recorded)
+    monkeypatch.setattr(supervisor_module, "supervise", recorded)
     own = ["m", "--config", str(table), "--max-restarts", "4", "--ranks", "3"]
     assert main([*own, "--", "--hostfile", "h"]) == 0
     command, restarts = seen
