@@ -39,14 +39,11 @@ def parameter_groups(
     named: Iterable[tuple[str, Parameter]], *, weight_decay: float
 ) -> list[ParameterGroup]:
     """Two groups, with and without weight decay; embeddings are decayed as in the reference."""
-    decayed: list[Parameter] = []
-    undecayed: list[Parameter] = []
-    for name, parameter in named:
-        (undecayed if any(part in name for part in NO_DECAY) else decayed).append(parameter)
     groups: list[ParameterGroup] = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": undecayed, "weight_decay": 0.0},
+        {"params": [], "weight_decay": decay} for decay in (weight_decay, 0.0)
     ]
+    for name, parameter in named:
+        groups[any(part in name for part in NO_DECAY)]["params"].append(parameter)
     return [group for group in groups if group["params"]]
 
 
@@ -95,18 +92,14 @@ def build_optimizer(
         )
     if config.name == "muon":
         everything = dict(named)
-        inner = {name for name, p in everything.items() if "layers." in name and p.ndim == 2}
-        matrices = [p for name, p in everything.items() if name in inner]
-        others = [(name, p) for name, p in everything.items() if name not in inner]
+        matrices = {n: p for n, p in everything.items() if "layers." in n and p.ndim == 2}
+        others = [(name, p) for name, p in everything.items() if name not in matrices]
         kind = torch.float32 if precision == "fp32" else torch.bfloat16
         rest = parameter_groups(others, weight_decay=config.weight_decay)
-        return Muon(matrices, rest, config=config, dtype=kind)
+        return Muon([*matrices.values()], rest, config=config, dtype=kind)
     groups = parameter_groups(named, weight_decay=config.weight_decay)
-    kinds: dict[str, type[AdamW | Lamb]] = {
-        "adamw": AdamW,
-        "lamb": Lamb,
-        "stable_adamw": StableAdamW,
-    }
+    kinds: dict[str, type[AdamW | Lamb]]
+    kinds = {"adamw": AdamW, "lamb": Lamb, "stable_adamw": StableAdamW}
     return kinds[config.name](groups, config=config)
 
 
@@ -151,15 +144,15 @@ class AdamW(torch.optim.AdamW):
     """Updates done before this step, if the caller counts them. None: read them from the state,
     which waits for a GPU."""
 
-    kept: Kept | None = None
-    """bf16 copies of the parameters, updated along with them, and bf16 gradients."""
-
     def __init__(self, groups: list[ParameterGroup], *, config: OptimizerConfig) -> None:
         super().__init__(
             groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
         )
         self.bias_correction = config.bias_correction
         self.grad_scale: Tensor | None = None  # torch's kernel divides gradients by it
+        self.kept = Kept()
+        """bf16 copies of the parameters, updated along with them, and bf16 gradients; empty unless
+        `compute_with` shares a module's."""
 
     def compute_with(self, module: object) -> None:
         """Update a `Rounded` module's copies as well, if the kernel can do both in one pass."""
@@ -185,8 +178,7 @@ class AdamW(torch.optim.AdamW):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear all gradients."""
         super().zero_grad(set_to_none)
-        if self.kept is not None:
-            self.kept.gradients.clear()
+        self.kept.gradients.clear()
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """Update every parameter that has a gradient."""
@@ -240,21 +232,19 @@ class AdamW(torch.optim.AdamW):
 
     def _with_gradients(self, group: ParameterGroup) -> list[Tensor]:
         """Parameters of the group that have a gradient, in fp32 or in bf16."""
-        rounded = self.kept.gradients if self.kept is not None else {}
-        return [p for p in group["params"] if p in rounded or p.grad is not None]
+        return [p for p in group["params"] if p in self.kept.gradients or p.grad is not None]
 
     def _gradient_factor(self) -> float:
         """Factor that the next step applies to gradients."""
         return 1.0 if self.grad_scale is None else 1.0 / float(self.grad_scale)
 
     def _copy_addresses(self, parameters: list[Tensor]) -> Tensor:
-        copies = self.kept.copies if self.kept is not None else {}
-        return _addresses(map(copies.get, parameters))
+        return _addresses(map(self.kept.copies.get, parameters))
 
     def _gradient_addresses(self, parameters: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Addresses of the fp32 gradients, and of the bf16 ones."""
-        rounded = self.kept.gradients if self.kept is not None else {}
-        return _addresses(p.grad for p in parameters), _addresses(map(rounded.get, parameters))
+        rounded = map(self.kept.gradients.get, parameters)
+        return _addresses(p.grad for p in parameters), _addresses(rounded)
 
     def _states(self, parameters: list[Tensor]) -> list[dict[str, Tensor]]:
         """States of parameters on one device, created if missing.
@@ -267,7 +257,11 @@ class AdamW(torch.optim.AdamW):
             sizes = [parameter.numel() for parameter in new]
             moments = (half.split(sizes) for half in new[0].new_zeros(2, sum(sizes)))
             for parameter, first, second in zip(new, *moments, strict=True):
-                self.state[parameter] = _state(first.view_as(parameter), second.view_as(parameter))
+                self.state[parameter] = {
+                    "step": torch.zeros(()),
+                    "exp_avg": first.view_as(parameter),
+                    "exp_avg_sq": second.view_as(parameter),
+                }
         return [self.state[parameter] for parameter in parameters]
 
     def _updates_done(self, group: ParameterGroup) -> int:
@@ -327,7 +321,7 @@ class Muon(AdamW):
             torch._foreach_add_([state["step"] for state in states], 1.0)
             length = matrices["lr"] * MUON_SCALE * math.sqrt(max(shape))
             native = _kernels_for_update(parameters)
-            if native is not None and (self.kept is not None or self._dtype == torch.bfloat16):
+            if native is not None and (self.kept.gradients or self._dtype == torch.bfloat16):
                 counts = torch.tensor([shape.numel()] * len(parameters))
                 ahead = torch.empty(len(parameters), *shape, dtype=torch.bfloat16)
                 native(
@@ -360,14 +354,8 @@ class Muon(AdamW):
 
 def _zero_state(parameter: Tensor, *, count_on: torch.device | str = "cpu") -> dict[str, Tensor]:
     """The state of a parameter before its first update; the count stays on the host by default."""
-    return _state(torch.zeros_like(parameter), torch.zeros_like(parameter), count_on=count_on)
-
-
-def _state(
-    exp_avg: Tensor, exp_avg_sq: Tensor, *, count_on: torch.device | str = "cpu"
-) -> dict[str, Tensor]:
-    step = torch.zeros((), device=count_on)
-    return {"step": step, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+    return {"step": torch.zeros((), device=count_on), **moments}
 
 
 def orthogonal(matrices_NIO: Tensor) -> Tensor:
@@ -444,21 +432,16 @@ class Slices:
                 start = (part.data_ptr() - flat.data_ptr()) // flat.element_size()
                 if 0 <= start < flat.numel():
                     inside.append((start, part.numel(), number))
-        lengths: list[int] = []
-        numbers: list[int] = []
-        filling = len(self.sizes)
+        filling, end = len(self.sizes), 0
+        pieces: list[tuple[int, int]] = []  # length and parameter index
         for start, length, number in (*sorted(inside), (flat.numel(), 0, filling)):
-            missing = start - sum(lengths)
-            lengths += [missing] * (missing > 0) + [length] * (length > 0)
-            numbers += [filling] * (missing > 0) + [number] * (length > 0)
+            pieces += [(start - end, filling), (length, number)]
+            end = start + length
+        lengths = [length for length, _ in pieces if length > 0]
+        numbers = [number for length, number in pieces if length > 0]
         sizes = torch.tensor([*self.sizes, 1])[numbers]
-        place = flat.device
-        return _Pieces(
-            lengths,
-            torch.tensor(lengths).to(place),
-            sizes.to(place),
-            torch.tensor(numbers).to(place),
-        )
+        there = (torch.as_tensor(each).to(flat.device) for each in (lengths, sizes, numbers))
+        return _Pieces(lengths, *there)
 
 
 @dataclass(frozen=True)
