@@ -16,7 +16,7 @@ import torch
 from benchmarks.workload import DISTINCT, VOCABULARY, Workload, cut, encoder_config
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import pack
-from model.data.micro_batches import GpuSource, StepBatch, prefetch
+from model.data.micro_batches import StepBatch, on_device, prefetch
 from model.data.order import BatchAddress
 from model.encoder.models import PretrainingModel
 from model.training.checkpoints import Checkpoints
@@ -102,7 +102,7 @@ def trainer(
         source=None,  # type: ignore[arg-type]  # only `Trainer.train` reads it
         heldout_sources={},
         checkpoints=Checkpoints(Path("never-written"), 1),
-        telemetry=Telemetry("pretrain", steps, steps, 1.0, world.device, logs=False),
+        telemetry=Telemetry(steps, steps, 1.0, world.device),
         alarms=Alarms(0.0),
         watchdog=Watchdog(0, 600.0),
         stop=Stop(),
@@ -128,8 +128,7 @@ def training_steps(trained: Trainer, work: Workload, *, token_budget: int) -> Ge
         )
 
     device = trained.world.device
-    source = GpuSource(make, device) if device.type == "cuda" else make
-    with closing(prefetch(source, 0, STEPS)) as batches:
+    with closing(prefetch(on_device(make, device), 0, STEPS)) as batches:
         for number, batch in zip(count(), batches, strict=False):
             trained.train_step(batch, started=time.monotonic(), waited=0.0)
             yield number

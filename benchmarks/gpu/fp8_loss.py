@@ -32,7 +32,7 @@ from benchmarks.measuring import Arguments, Figures, machine, read_result, write
 from benchmarks.product_steps import engine_of
 from model.config import PretrainStage, TrainingMachine
 from model.data.micro_batches import Share, StepBatch, prefetch
-from model.data.sources import read_inputs, training_source
+from model.data.sources import read_tokenizer, training_source
 from model.encoder import bert
 from model.encoder.operations.products import affine, fp8_affine
 from model.training.distributed import join_world
@@ -83,15 +83,16 @@ def train_step(trained: Engine, stage: PretrainStage, batch: StepBatch) -> float
 def losses(name: str, arguments: argparse.Namespace) -> list[float]:
     """The loss of each step of one engine."""
     stage = recipe(PRECISIONS[name], arguments)
-    inputs = read_inputs(open_artifact(arguments.examples), stage)
+    examples = open_artifact(arguments.examples)
+    tokenizer = read_tokenizer(examples, stage)
     trained = engine_of(
         stage,
-        inputs.tokenizer.size,
+        tokenizer.size,
         world=join_world(threads=torch.get_num_threads(), timeout=600.0, device="cpu"),
         machine=TrainingMachine(),
         fp8=name != "bf16",
     )
-    source = training_source(inputs, stage, share=Share(0, 1, arguments.token_budget))
+    source = training_source(examples, tokenizer, stage, share=Share(0, 1, arguments.token_budget))
     found: list[float] = []
     started = time.monotonic()
     # `composed` computes FP8's products in bf16

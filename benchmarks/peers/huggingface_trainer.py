@@ -28,7 +28,7 @@ from artifacts.store import open_artifact
 from benchmarks.transformers_steps import hugging_face_model, padded_inputs
 from model.config import PretrainStage
 from model.data.micro_batches import BatchSource, Share
-from model.data.sources import heldout_sources, read_inputs, training_source
+from model.data.sources import heldout_sources, read_tokenizer, training_source
 from model.encoder.models import PretrainingModel
 from model.hugging_face.layout import to_hugging_face
 from model.training.optimizer import learning_rate, parameter_groups
@@ -36,7 +36,8 @@ from model.training.optimizer import learning_rate, parameter_groups
 settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])
 recipe, length = stage.pretrain, stage.pretrain.phases[0].max_seq_length
-inputs = read_inputs(open_artifact(settings["examples"]), stage)
+examples = open_artifact(settings["examples"])
+tokenizer = read_tokenizer(examples, stage)
 WHOLE = Share(rank=0, ranks=1, token_budget=1 << 40)
 """A whole batch at once."""
 
@@ -61,7 +62,7 @@ class HeldOut(transformers.TrainerCallback):
     """Computes the held-out loss every few steps, with the clock stopped."""
 
     def __init__(self) -> None:
-        source = Batches(heldout_sources(inputs, stage, share=WHOLE)[length])
+        source = Batches(heldout_sources(examples, tokenizer, stage, share=WHOLE)[length])
         self.batches = [source[i] for i in range(len(source))]
         self.points: list[tuple[int, float, float]] = []
         self.spent, self.since = 0.0, 0.0
@@ -120,7 +121,7 @@ def initial_model(vocabulary_size: int) -> transformers.BertForPreTraining:
     return model
 
 
-model = initial_model(inputs.tokenizer.size)
+model = initial_model(tokenizer.size)
 optimizer = torch.optim.AdamW(  # with our parameter groups and settings
     parameter_groups(model.named_parameters(), weight_decay=recipe.optimizer.weight_decay),
     lr=recipe.optimizer.learning_rate,
@@ -153,7 +154,7 @@ transformers.Trainer(
         torch_compile=settings["compile"],
         disable_tqdm=True,
     ),
-    train_dataset=Batches(training_source(inputs, stage, share=WHOLE)),
+    train_dataset=Batches(training_source(examples, tokenizer, stage, share=WHOLE)),
     data_collator=lambda items: items[0],
     optimizers=(optimizer, schedule),
     callbacks=[watch],

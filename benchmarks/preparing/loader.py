@@ -21,7 +21,7 @@ from artifacts.store import Artifact, open_artifact
 from benchmarks.measuring import Arguments, machine, write_result
 from model.config import PretrainStage
 from model.data.micro_batches import BatchSource, Share
-from model.data.sources import read_inputs, training_source
+from model.data.sources import read_tokenizer, training_source
 
 BATCH_SIZES = (32, 256, 1024)
 REPEATS = 5
@@ -34,8 +34,8 @@ def source_of(examples: Artifact, *, max_seq_length: int, batch_size: int) -> Ba
     phases = [{"max_seq_length": max_seq_length, "share": 1.0}]
     recipe = {"steps": 2 * FAR, "batch_size": batch_size, "phases": phases}
     stage = PretrainStage.model_validate({"seed": 0, "encoder": {}, "pretrain": recipe})
-    inputs = read_inputs(examples, stage)
-    return training_source(inputs, stage, share=Share(0, 1, token_budget=65536))
+    tokenizer = read_tokenizer(examples, stage)
+    return training_source(examples, tokenizer, stage, share=Share(0, 1, token_budget=65536))
 
 
 def throughput(source: BatchSource, *, batches: int) -> dict[str, float]:

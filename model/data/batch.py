@@ -201,27 +201,19 @@ class PackedBatch:
         if there.type == self.input_ids.device.type:
             return self
         if there.type == "cpu":
-            return self._mapped(lambda tensor: tensor.to(there))
-        bucket = self.bucketed()._mapped(lambda tensor: on(there, tensor))
+            return self.mapped(lambda tensor: tensor.to(there))
+        bucket = self.bucketed().mapped(lambda tensor: on(there, tensor))
         views = {name: getattr(bucket, name)[: len(own)] for name, own in self.tensors().items()}
         batch: PackedBatch = replace(self, bucket=bucket, **views)
         vars(batch)["lengths"] = self.lengths  # known here; reading it on the device would wait
         return batch
 
-    def cloned(self) -> "PackedBatch":
-        """A copy with its own tensors, without the bucket."""
-        return self._mapped(torch.clone)
-
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, in the order of the fields."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
-    def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Keep the memory of all tensors until the work queued on `stream` is done."""
-        for tensor in self.tensors().values():
-            tensor.record_stream(stream)
-
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
+        """A batch of the changed tensors, without the bucket."""
         tensors = {name: change(each) for name, each in self.tensors().items()}
         moved: PackedBatch = replace(self, bucket=None, **tensors)  # type: ignore[arg-type]  # by field
         if "lengths" in vars(self) or self.input_ids.device.type == "cpu":

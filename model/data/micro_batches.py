@@ -144,7 +144,8 @@ class StepBatch:
             stream = torch.cuda.current_stream()
             stream.wait_event(self.copied)
             for micro_batch in self.micro_batches:
-                micro_batch.record_stream(stream)
+                for tensor in micro_batch.tensors().values():
+                    tensor.record_stream(stream)  # keeps its memory until the work there is done
 
 
 @dataclass(frozen=True)
@@ -224,26 +225,27 @@ class BatchSource:
         return [f"{files.name(s)}:{r}" for s, r in zip(shards, rows, strict=True)]
 
 
-class GpuSource:
-    """The steps of one run, copied to a GPU on a separate stream.
+def on_device(
+    source: Callable[[int], StepBatch], device: torch.device
+) -> Callable[[int], StepBatch]:
+    """The steps of `source`; for a GPU, copied there on a separate stream.
 
     The thread that makes the batches copies them from pinned memory while the previous step is
-    computed. They are padded to few shapes.
+    computed. They are padded to few shapes. Call `wait_for_copies` before using a batch.
     """
+    if device.type == "cpu":
+        return source
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
 
-    def __init__(self, source: Callable[[int], StepBatch], device: torch.device) -> None:
-        self.source = source
-        self.device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
-
-    def __call__(self, step: int) -> StepBatch:
-        """The batch of `step`; call `wait_for_copies` before using it."""
-        batch = self.source(step)
-        torch.cuda.set_device(self.device)  # a new thread starts on GPU 0 and would allocate there
+    def copied(step: int) -> StepBatch:
+        batch = source(step)
+        torch.cuda.set_device(device)  # a new thread starts on GPU 0 and would allocate there
         buckets = [micro_batch.bucketed() for micro_batch in batch.micro_batches]
-        with torch.cuda.stream(self.stream):
-            there = tuple(bucket.to(self.device) for bucket in buckets)
-            return replace(batch, micro_batches=there, copied=self.stream.record_event())
+        with torch.cuda.stream(stream):
+            there = tuple(bucket.to(device) for bucket in buckets)
+            return replace(batch, micro_batches=there, copied=stream.record_event())
+
+    return copied
 
 
 def prefetch(

@@ -1,10 +1,8 @@
 """Batches of an examples artifact, for training and for held-out evaluation.
 
 In:  the examples artifact, the stage's configuration, the share of this rank.
-Out: `Inputs`, checked against the encoder's shape; `BatchSource`s.
+Out: the examples' tokenizer, checked; `BatchSource`s.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +26,8 @@ SAMPLE = 20_000
 """Examples used to estimate the distribution of masked tokens."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """The examples and the tokenizer they were made with."""
-
-    artifact: Artifact
-    tokenizer: SubwordTokenizer
-
-
-def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
-    """The examples artifact and its tokenizer, checked against the encoder's shape."""
+def read_tokenizer(artifact: Artifact, stage: PretrainStage) -> SubwordTokenizer:
+    """The tokenizer that the examples were made with; both suit the encoder's shape."""
     tokenizer = read_tokenizer_json(artifact.path("tokenizer.json"))
     promised = artifact.manifest.statistics
     if tokenizer.digest != promised["tokenizer_digest"]:
@@ -52,18 +42,19 @@ def read_inputs(artifact: Artifact, stage: PretrainStage) -> Inputs:
             f"{stage.encoder.max_position_embeddings} positions; "
             f"set encoder.max_position_embeddings = {longest}"
         )
-    return Inputs(artifact, tokenizer)
+    return tokenizer
 
 
-def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> BatchSource:
+def training_source(
+    artifact: Artifact, tokenizer: SubwordTokenizer, stage: PretrainStage, *, share: Share
+) -> BatchSource:
     """The training batches of the run."""
     recipe = stage.pretrain
     lengths = sorted({phase.max_seq_length for phase in recipe.phases})
     shards = {
-        length: ExampleShards(inputs.artifact, split="train", max_seq_length=length)
-        for length in lengths
+        length: ExampleShards(artifact, split="train", max_seq_length=length) for length in lengths
     }
-    purpose = f"{inputs.artifact.digest}/{stage.seed}"
+    purpose = f"{artifact.digest}/{stage.seed}"
     first_sizes = {recipe.phases[0].max_seq_length: recipe.growing_batches()}
     orders = {
         length: LengthOrder(
@@ -76,16 +67,16 @@ def training_source(inputs: Inputs, stage: PretrainStage, *, share: Share) -> Ba
         curriculum=Curriculum(recipe.steps, recipe.phases, orders),
         shards=shards,
         share=share,
-        cost=CostModel.of(stage.encoder, inputs.tokenizer.size),
-        cls_sep=(inputs.tokenizer.cls_id, inputs.tokenizer.sep_id),
-        masking=DynamicMasking.of(inputs.artifact, inputs.tokenizer) if dynamic else None,
-        next_token=next_token(inputs.artifact, stage),
+        cost=CostModel.of(stage.encoder, tokenizer.size),
+        cls_sep=(tokenizer.cls_id, tokenizer.sep_id),
+        masking=DynamicMasking.of(artifact, tokenizer) if dynamic else None,
+        next_token=next_token(artifact, stage),
         purpose=purpose,
     )
 
 
 def heldout_sources(
-    inputs: Inputs, stage: PretrainStage, *, share: Share
+    artifact: Artifact, tokenizer: SubwordTokenizer, stage: PretrainStage, *, share: Share
 ) -> dict[int, BatchSource]:
     """For each length, a fixed sample of the held-out split, as `curriculum.steps` batches.
 
@@ -93,10 +84,10 @@ def heldout_sources(
     Lengths without held-out examples are left out.
     """
     sources = {}
-    if not any(e.statistics.get("split") == HELDOUT for e in inputs.artifact.manifest.files):
+    if not any(e.statistics.get("split") == HELDOUT for e in artifact.manifest.files):
         return {}
     for length in {phase.max_seq_length for phase in stage.pretrain.phases}:
-        shards = ExampleShards(inputs.artifact, split=HELDOUT, max_seq_length=length)
+        shards = ExampleShards(artifact, split=HELDOUT, max_seq_length=length)
         first_copy = shards.rows[:1]
         wanted = min(stage.pretrain.evaluation_examples, sum(first_copy[0]))
         if not wanted:
@@ -107,9 +98,9 @@ def heldout_sources(
             curriculum=Curriculum(wanted // order.batch_size, (phase,), {length: order}),
             shards={length: shards},
             share=share,
-            cost=CostModel.of(stage.encoder, inputs.tokenizer.size),
-            cls_sep=(inputs.tokenizer.cls_id, inputs.tokenizer.sep_id),
-            next_token=next_token(inputs.artifact, stage),
+            cost=CostModel.of(stage.encoder, tokenizer.size),
+            cls_sep=(tokenizer.cls_id, tokenizer.sep_id),
+            next_token=next_token(artifact, stage),
         )
     return sources
 

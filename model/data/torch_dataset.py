@@ -14,7 +14,7 @@ from artifacts.store import open_artifact
 from model.config import EncoderConfig, PretrainConfig, PretrainStage
 from model.data.batch import padded
 from model.data.micro_batches import Share
-from model.data.sources import read_inputs, training_source
+from model.data.sources import read_tokenizer, training_source
 
 IGNORED = -100
 """Label that PyTorch's cross-entropy ignores."""
@@ -48,10 +48,11 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         shape = EncoderConfig(preset="base", max_position_embeddings=longest)
         stage = PretrainStage(seed=seed, encoder=shape, pretrain=recipe)
         share = Share(rank, ranks, token_budget=recipe.batch_size * longest)
-        inputs = read_inputs(open_artifact(directory), stage)
+        artifact = open_artifact(directory)
+        tokenizer = read_tokenizer(artifact, stage)
         self.steps = recipe.steps
         self.padded = padded
-        self._source = training_source(inputs, stage, share=share)
+        self._source = training_source(artifact, tokenizer, stage, share=share)
 
     def __len__(self) -> int:
         return self.steps

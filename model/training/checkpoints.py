@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -48,23 +49,9 @@ PINNED_BYTES = 256 << 20
 ALIGNMENT = 64
 """Alignment of the copies, in bytes."""
 
-SITES = (
-    "after_forward",
-    "after_backward",
-    "before_step",
-    "after_step",
-    "checkpoint.begin",
-    "checkpoint.mid_file",
-    "checkpoint.after_file",
-    "checkpoint.before_commit",
-    "checkpoint.after_commit",
-    "checkpoint.purge",
-)
-"""Named points of a run, reported for a hanging rank, and used by tests to inject faults."""
-
 FaultHook = Callable[[str, int], None]
-"""Called with a site and a step. Tests kill, stop, sleep or raise in it; production code never
-reads an environment variable for it."""
+"""Called with a site, a named point of the run, and a step. Tests kill, stop, sleep or raise in it;
+production code never reads an environment variable for it."""
 
 
 def no_fault(site: str, step: int) -> None:
@@ -114,16 +101,24 @@ class RunState(Identity):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A verified checkpoint."""
+class SavedRun:
+    """An interrupted or finished run to go on from, on every rank."""
 
-    directory: Path
     state: RunState
+    read: Callable[[], dict[str, ParameterState]]
 
-    def parameters(self) -> dict[str, ParameterState]:
-        """The state of every parameter."""
-        parts = [load_file(self.directory / f"{part}.safetensors") for part in PARTS]
-        return {name: ParameterState(*(part[name] for part in parts)) for name in parts[0]}
+    def parameters(
+        self, shapes: Mapping[str, torch.Size], *, world: World
+    ) -> Iterator[tuple[str, ParameterState]]:
+        """The state of every parameter, one at a time; collective, so all ranks must consume it.
+
+        The first rank reads for all, and only now: keeping what it read for the whole run would
+        double the model's fp32 state.
+        """
+        read = self.read() if world.is_first else {}
+        for name, shape in shapes.items():
+            kept = read.pop(name, ParameterState(*(torch.zeros(shape) for _ in PARTS)))
+            yield name, ParameterState(*(world.broadcast_tensor(part) for part in kept))
 
 
 class HostCopies:
@@ -185,10 +180,10 @@ class Checkpoints:
     """Time that training was blocked."""
 
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
-    _writing: "Future[Path] | None" = None
+    _writing: "Future[None] | None" = None
     _copies: HostCopies = field(default_factory=HostCopies)
 
-    def save_beside(
+    def save(
         self, parameters: Iterable[tuple[str, ParameterState]], state: RunState, *, writes: bool
     ) -> None:
         """Gather `parameters`, possibly collectively; a thread writes them if `writes`."""
@@ -196,7 +191,7 @@ class Checkpoints:
         self.wait()
         kept = self._copies.take(parameter for parameter in parameters if writes)
         if writes:
-            self._writing = self._thread.submit(self.save, kept, state)
+            self._writing = self._thread.submit(self._write, kept, state)
         self.seconds += time.monotonic() - started
 
     def wait(self, *, only_if_done: bool = False) -> None:
@@ -209,7 +204,7 @@ class Checkpoints:
         """Stop the thread after the pending checkpoint is on disk."""
         self._thread.shutdown()
 
-    def save(self, parameters: Mapping[str, ParameterState], state: RunState) -> Path:
+    def _write(self, parameters: Mapping[str, ParameterState], state: RunState) -> None:
         """Write the checkpoint of a step, files.json last, then remove outdated ones."""
         self._copies.wait()
         step = state["step"]
@@ -251,15 +246,15 @@ class Checkpoints:
             ) from error
         self.fault("checkpoint.after_commit", step)
         self._purge(step)
-        return final
 
-    def newest(self) -> Checkpoint | None:
-        """The latest checkpoint that verifies; damaged ones are skipped with a warning."""
+    def newest(self) -> RunState | None:
+        """The state of the latest checkpoint that verifies; damaged ones cause a warning."""
         for step in sorted(self.steps(), reverse=True):
             directory = self.folder(step)
             reason = damage(directory)
             if reason is None:
-                return Checkpoint(directory, json.loads((directory / "state.json").read_text()))
+                state: RunState = json.loads((directory / "state.json").read_text())
+                return state
             say(f"warning: checkpoint {directory} is damaged and not used: {reason}")
         if any(self.steps()):
             raise ClozeError(
@@ -268,22 +263,24 @@ class Checkpoints:
             )
         return None
 
+    def parameters(self, step: int) -> dict[str, ParameterState]:
+        """The state of every parameter after `step` steps."""
+        parts = [load_file(self.folder(step) / f"{part}.safetensors") for part in PARTS]
+        return {name: ParameterState(*(part[name] for part in parts)) for name in parts[0]}
+
     def folder(self, step: int) -> Path:
         """Path of the checkpoint of a step."""
         return self.directory / f"step-{step:08}"
 
     def steps(self) -> list[int]:
         """Steps of all checkpoints, including damaged ones."""
-        if not self.directory.is_dir():
-            return []
-        found = (_NAME.fullmatch(entry.name) for entry in self.directory.iterdir())
+        found = (_NAME.fullmatch(entry.name) for entry in self.directory.glob("step-*"))
         return [int(match[1]) for match in found if match]
 
     def remove_unfinished(self) -> None:
         """Remove leftovers of interrupted writers. Safe only while no other writer is running."""
-        if self.directory.is_dir():
-            for entry in self.directory.glob(f"{_TEMPORARY}*"):
-                shutil.rmtree(entry, ignore_errors=True)
+        for entry in self.directory.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(entry, ignore_errors=True)
 
     def _purge(self, newest: int) -> None:
         """Keep the latest ones and the one with the lowest held-out loss."""
@@ -320,40 +317,19 @@ def damage(directory: Path) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """A saved run, on every rank."""
-
-    state: RunState
-    _read: Callable[[], dict[str, ParameterState]] | None
-    """Reads the parameters; None except on the first rank, which reads for all."""
-
-    _world: World
-
-    def parameters(self, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, ParameterState]]:
-        """The state of every parameter, one at a time; collective, so all ranks must consume it.
-
-        Read lazily: keeping it for the whole run would double the model's fp32 state.
-        """
-        read = {} if self._read is None else self._read()
-        for name, shape in shapes.items():
-            kept = read.pop(name, ParameterState(*(torch.zeros(shape) for _ in PARTS)))
-            yield name, ParameterState(*(self._world.broadcast_tensor(part) for part in kept))
-
-
-def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Resumed | None:
+def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> SavedRun | None:
     """The latest intact checkpoint if it belongs to this run; None if there are no checkpoints."""
     found = None
     if world.is_first:
         checkpoints.remove_unfinished()
         found = checkpoints.newest()
-    state = world.broadcast(None if found is None else found.state)
+    state = world.broadcast(found)
     if state is None:
         return None
     refuse_changes(state, identity, where=str(checkpoints.directory))
     if world.is_first:
         say(f"resuming from step {state['step']} in {checkpoints.directory}")
-    return Resumed(state, found.parameters if found else None, world)
+    return SavedRun(state, partial(checkpoints.parameters, state["step"]))
 
 
 def refuse_changes(state: Identity, identity: Identity, *, where: str) -> None:

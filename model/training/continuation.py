@@ -2,7 +2,7 @@
 
 In:  the last checkpoint of a finishing run; later its artifact, as the input `continued` of a stage
      table with more steps.
-Out: the optimizer's moments and the run state, as records of that artifact; a `Resumed`.
+Out: the optimizer's moments and the run state, as records of that artifact; a `SavedRun`.
 
 The key of an artifact covers everything it was made from. The continued run therefore produces a
 new artifact with the finished one among its inputs, not the artifact of a longer uninterrupted run.
@@ -30,7 +30,7 @@ from artifacts.stage import StageTable
 from artifacts.store import Artifact, open_input, put_bytes
 from model.config import OptimizerConfig
 from model.hugging_face.layout import from_hugging_face
-from model.training.checkpoints import ParameterState, Resumed, RunState, differences
+from model.training.checkpoints import ParameterState, RunState, SavedRun, differences
 from model.training.distributed import World
 
 CONTINUED = "continued"
@@ -54,16 +54,11 @@ SCHEDULE = {"schedule", "decay_share"}
 class Continuation:
     """How a run continues a finished one."""
 
-    steps_before: int
-    schedule: str
-    """Description of the learning-rate schedule."""
     rise_at: int
     """The step at which the warm-up starts."""
 
-    @property
-    def statistics(self) -> dict[str, JsonValue]:
-        """Entries for the manifest."""
-        return {"steps_before": self.steps_before, "schedule": self.schedule}
+    statistics: dict[str, JsonValue]
+    """Entries for the manifest: the steps before, and the learning-rate schedule in words."""
 
 
 def finished_parameters(artifact: Artifact) -> dict[str, ParameterState]:
@@ -102,9 +97,11 @@ def continuation_of(table: StageTable) -> Continuation | None:
     before, now = _optimizer(finished.manifest.config), _optimizer(table.keyed_config)
     is_same = now == before.model_copy(update={name: getattr(now, name) for name in SCHEDULE})
     if before.schedule == "constant" and now.schedule != "linear" and is_same:
-        return Continuation(steps, f"without a break: {now.schedule} of all steps", rise_at=0)
-    line = "the linear decay" if now.schedule == "linear" else now.schedule
-    return Continuation(steps, f"second warm-up, then {line} of all steps", rise_at=steps)
+        rise_at, schedule = 0, f"without a break: {now.schedule} of all steps"
+    else:
+        line = "the linear decay" if now.schedule == "linear" else now.schedule
+        rise_at, schedule = steps, f"second warm-up, then {line} of all steps"
+    return Continuation(rise_at, {"steps_before": steps, "schedule": schedule})
 
 
 def check_continuation(finished: Artifact, config: JsonObject) -> None:
@@ -142,7 +139,7 @@ def check_continuation(finished: Artifact, config: JsonObject) -> None:
         )
 
 
-def finished_state(table: StageTable, metrics: Path, *, world: World) -> Resumed:
+def finished_state(table: StageTable, metrics: Path, *, world: World) -> SavedRun:
     """The final state of the finished run; its log is copied to `metrics`."""
     finished = open_input(table, CONTINUED)
     state: RunState = finished.read_json(STATE)
@@ -150,7 +147,7 @@ def finished_state(table: StageTable, metrics: Path, *, world: World) -> Resumed
         metrics.parent.mkdir(parents=True, exist_ok=True)
         metrics.write_bytes(finished.read_bytes(metrics.name))
         say(f"continuing after step {state['step']}, the end of {finished.directory}")
-    return Resumed(state, partial(finished_parameters, finished) if world.is_first else None, world)
+    return SavedRun(state, partial(finished_parameters, finished))
 
 
 def _steps(manifest: Manifest) -> int:

@@ -12,7 +12,6 @@ and their order are those of the eager pass.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,14 +53,6 @@ def require_graphs(stage: PretrainStage, machine: TrainingMachine, world: World)
         raise UsageError(f"training.cuda_graphs {reason}; leave it out")
 
 
-class Divisors(NamedTuple):
-    """Divisors of the summed losses of a micro-batch: counts of the global batch."""
-
-    masked: float
-    labelled: float
-    """Infinity if the sentence loss is disabled."""
-
-
 @dataclass(frozen=True)
 class _Graph:
     """The captured pass of one shape."""
@@ -72,7 +63,7 @@ class _Graph:
     sums: Tensor
     """[4]: written by every replay."""
 
-    def replay(self, batch: PackedBatch, divisors: Divisors, *, seed: int) -> Tensor:
+    def replay(self, batch: PackedBatch, divisors: tuple[float, float], *, seed: int) -> Tensor:
         """The sums of `batch`, valid until the next replay of any graph."""
         for name, tensor in batch.tensors().items():
             getattr(self.batch, name).copy_(tensor, non_blocking=True)
@@ -87,17 +78,19 @@ class StepGraphs:
     """The graphs of one engine, captured for recurring shapes."""
 
     def __init__(self, engine: Engine) -> None:
-        """Make `engine` keep its gradient tensors."""
-        engine.keep_gradients()
+        """`engine`: of a machine with `training.cuda_graphs`, so that it keeps gradient tensors."""
         self._engine = engine
         self._pool = torch.cuda.graph_pool_handle()
         """Memory shared by all graphs: only the sums outlive a replay."""
         self._seen: Counter[Shape] = Counter()
         self._graphs: dict[Shape, _Graph] = {}
 
-    def micro_step(self, batch: PackedBatch, divisors: Divisors, *, seed: int) -> Tensor | None:
+    def micro_step(
+        self, batch: PackedBatch, divisors: tuple[float, float], *, seed: int
+    ) -> Tensor | None:
         """The sums of the pass, [4]; None: run it eagerly, which also warms up for a graph.
 
+        `divisors`: those of `PretrainingSums.loss`, counts of the global batch.
         The first pass of a shape compiles its layers, allocates gradients and loads kernels.
         """
         shape = batch.shape
@@ -106,7 +99,7 @@ class StepGraphs:
             is_new = self._seen[shape] == 1
             if is_new or len(self._graphs) == MOST_GRAPHS or shape.tokens > MOST_TOKENS:
                 return None
-            inputs = batch.cloned()
+            inputs = batch.mapped(torch.clone)
             divisor_values = torch.ones(2, device=batch.input_ids.device)
             graph = torch.cuda.CUDAGraph()
             # Work queued meanwhile by other threads (copies of the next batches) is not captured.

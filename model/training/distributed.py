@@ -48,9 +48,7 @@ class World:
     def sum(self, values: Sequence[float] | Tensor) -> list[float]:
         """Each value summed over all ranks, in float64."""
         tensor = torch.as_tensor(values, dtype=torch.float64, device=self.device)
-        if self.ranks > 1:
-            distributed.all_reduce(tensor)
-        summed: list[float] = tensor.tolist()
+        summed: list[float] = self.sum_tensor(tensor).tolist()
         return summed
 
     def sum_tensor(self, tensor: Tensor) -> Tensor:
@@ -59,12 +57,12 @@ class World:
             distributed.all_reduce(tensor)
         return tensor
 
-    def least(self, value: int) -> int:
-        """The minimum over all ranks."""
-        values: list[int] = [value] * self.ranks
+    def gather(self, value: Value) -> list[Value]:
+        """The values of all ranks, JSON-like."""
+        values = [value] * self.ranks
         if self.ranks > 1:
             distributed.all_gather_object(values, value)
-        return min(values)
+        return values
 
     def broadcast(self, value: Value) -> Value:
         """The first rank's value, JSON-like."""
@@ -88,13 +86,9 @@ class World:
 
     def require_agreement(self, facts: dict[str, str]) -> None:
         """Fail at the start if ranks have different inputs or configurations."""
-        everyone: list[dict[str, str] | None] = [None] * self.ranks
-        if self.ranks == 1:
-            return
-        distributed.all_gather_object(everyone, facts)
-        for rank, theirs in enumerate(everyone):
+        for rank, theirs in enumerate(self.gather(facts)):
             for name, ours in facts.items():
-                if theirs is not None and theirs[name] != ours:
+                if theirs[name] != ours:
                     raise IntegrityError(
                         f"rank {rank} has {name} {theirs[name][:12]}, rank {self.rank} has "
                         f"{ours[:12]}; give every node the same stage table and artifacts"
@@ -232,17 +226,13 @@ def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | 
     interface = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
-    if rank:
-        return TCPStore("127.0.0.1", port, ranks, is_master=False, timeout=timeout)
-    listening = socket.create_server(
-        ("127.0.0.1", port), backlog=ranks
-    ).detach()  # torch takes ownership
+    address = ("127.0.0.1", port)
     return TCPStore(
-        "127.0.0.1",
-        port,
+        *address,
         ranks,
-        is_master=True,
+        is_master=not rank,
         timeout=timeout,
         wait_for_workers=False,
-        master_listen_fd=listening,
+        # torch takes ownership of the first rank's socket
+        master_listen_fd=None if rank else socket.create_server(address, backlog=ranks).detach(),
     )

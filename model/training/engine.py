@@ -14,7 +14,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from model.config import MEASURING, OptimizerConfig, TrainingMachine
 from model.data.batch import PackedBatch, empty_micro_batch
 from model.encoder.losses import PretrainingSums
 from model.encoder.operations.dropout import Noise
-from model.training.checkpoints import ParameterState
+from model.training.checkpoints import PARTS, ParameterState
 from model.training.distributed import GradientBuckets, World, gradient_buckets
 from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip
 from model.training.precision import Rounded
@@ -36,7 +36,7 @@ from model.training.precision import Rounded
 # it.
 warnings.filterwarnings("ignore", message=".*_tensor` is deprecated", category=FutureWarning)
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = PARTS[1:]
 
 REDUCED_AT_ONCE = 25_000_000
 """Elements of a bucket at ZeRO 2 and 3: a layer of BERT-large has 13 million."""
@@ -125,7 +125,7 @@ class OneRank:
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
-    keeps_gradients: bool = False
+    keeps_gradients: bool
     """Set gradients to zero instead of freeing them."""
 
     def __call__(self, *arguments: object) -> object:
@@ -185,13 +185,11 @@ class Engine:
         computed = Rounded(model, buckets if reduced else None) if rounded else model
         on_gpu = world.device.type == "cuda"
         configuration = engine_configuration(machine, optimizer, precision=precision, on_gpu=on_gpu)
-        self._engine: Any = OneRank(computed, self._optimizer)
+        self._engine: Any = OneRank(computed, self._optimizer, machine.cuda_graphs)
         if world.ranks > 1 or machine.zero_stage or machine.deepspeed:
             with contextlib.redirect_stdout(sys.stderr):
                 self._engine, *_ = deepspeed().initialize(
-                    model=computed,
-                    optimizer=self._optimizer,
-                    config=configuration,
+                    model=computed, optimizer=self._optimizer, config=configuration
                 )
                 if not machine.zero_stage:  # `GradientBuckets` does that
                     self._engine.enable_backward_allreduce = False
@@ -204,12 +202,6 @@ class Engine:
             sizes = [master.numel() for master in masters.values()]
             self._optimizer.slices = Slices(parts, sizes, world)
         self._set_masters(masters)  # DeepSpeed created its own from weights rounded to bf16
-
-    def keep_gradients(self) -> None:
-        """From now on, zero gradients in place instead of freeing them."""
-        if not isinstance(self._engine, OneRank):
-            raise AssertionError("DeepSpeed's engine has gradients of its own")
-        self._engine = replace(self._engine, keeps_gradients=True)
 
     def forward(self, batch: PackedBatch, *arguments: object, dropout: int | Noise | None) -> Any:
         """The output of the model: in training mode, or without `dropout` and gradients.
@@ -313,7 +305,7 @@ class Engine:
         self.updates = updates
 
     def _set_masters(self, masters: Mapping[str, Tensor]) -> None:
-        if isinstance(self._optimizer, AdamW) and self._optimizer.kept is not None:
+        if isinstance(self._optimizer, AdamW):
             self._optimizer.kept.copies.clear()
         for name, parameter in self.model.named_parameters():
             master = masters[name].to(self._world.device)

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,11 +19,11 @@ from artifacts.rng import address
 from artifacts.runtime.program import Terminated
 from model.config import PretrainStage, TrainingMachine
 from model.data.batch import PackedBatch
-from model.data.micro_batches import BatchSource, GpuSource, StepBatch, prefetch
+from model.data.micro_batches import BatchSource, StepBatch, on_device, prefetch
 from model.encoder.losses import PretrainingSums
 from model.training.checkpoints import Checkpoints, Identity, RunState
 from model.training.continuation import Continuation
-from model.training.cuda_graphs import Divisors, StepGraphs
+from model.training.cuda_graphs import StepGraphs
 from model.training.distributed import World
 from model.training.engine import Engine
 from model.training.health import Alarms, Stop, Watchdog
@@ -31,25 +31,18 @@ from model.training.optimizer import learning_rate
 from model.training.telemetry import Curve, StepRecord, Telemetry, training_flops
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Means over a set of examples; losses in nats."""
+def mean_scores(sums: Sequence[float], *, masked: int, labelled: int) -> dict[str, float]:
+    """The four sums of `PretrainingSums` as means; losses in nats.
 
-    masked_lm_loss: float
-    masked_lm_accuracy: float
-    next_sentence_loss: float
-    next_sentence_accuracy: float
-
-    @staticmethod
-    def of(sums: Sequence[float], *, masked: int, labelled: int) -> "Scores":
-        """From the four sums of `PretrainingSums`, over `masked` tokens and `labelled` examples."""
-        mlm_loss, nsp_loss, mlm_correct, nsp_correct = sums
-        return Scores(
-            masked_lm_loss=mlm_loss / max(masked, 1),
-            masked_lm_accuracy=mlm_correct / max(masked, 1),
-            next_sentence_loss=nsp_loss / max(labelled, 1),
-            next_sentence_accuracy=nsp_correct / max(labelled, 1),
-        )
+    `masked`, `labelled`: the tokens and examples that they are summed over, in all micro-batches.
+    """
+    mlm_loss, nsp_loss, mlm_correct, nsp_correct = sums
+    return {
+        "masked_lm_loss": mlm_loss / max(masked, 1),
+        "masked_lm_accuracy": mlm_correct / max(masked, 1),
+        "next_sentence_loss": nsp_loss / max(labelled, 1),
+        "next_sentence_accuracy": nsp_correct / max(labelled, 1),
+    }
 
 
 @dataclass
@@ -80,7 +73,9 @@ class Trainer:
     skipped_in_row: int = 0
     """Most recent consecutive steps without a finite gradient."""
 
-    heldout: Scores | None = None
+    heldout: dict[str, float] | None = None
+    """The latest `mean_scores` of the held-out examples."""
+
     graphs: StepGraphs | None = None
     """Passes captured as CUDA graphs; None: kernels are launched individually."""
 
@@ -89,19 +84,15 @@ class Trainer:
         self.step = state["step"]
         self.skipped_in_row = state["skipped_in_row"]
         self.telemetry.spent = state["seconds"]
-        self.curve.restore(state["curve"])
-        self.heldout = Scores(**state["heldout"]) if state["heldout"] else None
+        self.curve = Curve(self.stage.pretrain.steps, **state["curve"])
+        self.heldout = state["heldout"]
 
     def train(self) -> None:
         """Train until all steps are done or a rank is asked to stop."""
         steps, every = self.stage.pretrain.steps, self.stage.pretrain.evaluate_every
-        device = self.world.device
-        make = GpuSource(self.source, device) if device.type == "cuda" else self.source
+        make = on_device(self.source, self.world.device)
         before = time.monotonic()
-        with (
-            closing(self.checkpoints),
-            closing(prefetch(make, self.step, steps)) as batches,
-        ):
+        with closing(self.checkpoints), closing(prefetch(make, self.step, steps)) as batches:
             for batch in batches:
                 waited = time.monotonic() - before
                 stopping = self.train_step(batch, started=before, waited=waited)
@@ -138,12 +129,12 @@ class Trainer:
         self.step = batch.step + 1
         if outcome.applied:
             self.skipped_in_row = 0
-            scores = Scores.of(totals, masked=batch.masked, labelled=batch.labelled)
-            nsp = scores.next_sentence_loss if recipe.next_sentence_loss else 0.0
+            scores = mean_scores(totals, masked=batch.masked, labelled=batch.labelled)
+            nsp = scores["next_sentence_loss"] if recipe.next_sentence_loss else 0.0
             record = StepRecord(
                 step=self.step,
-                loss=scores.masked_lm_loss + nsp,
-                **asdict(scores),
+                loss=scores["masked_lm_loss"] + nsp,
+                **scores,
                 gradient_norm=outcome.gradient_norm,
                 learning_rate=rate,
                 examples=batch.examples,
@@ -173,9 +164,8 @@ class Trainer:
         # Divided by the counts of the global batch, so that the loss does not depend on how the
         # batch is split; the 1e-5 is the reference's (run_pretraining.py:279).
         has_sentence_loss = self.stage.pretrain.next_sentence_loss
-        divisors = Divisors(
-            batch.masked + 1e-5, float(max(batch.labelled, 1)) if has_sentence_loss else math.inf
-        )
+        labelled = float(max(batch.labelled, 1)) if has_sentence_loss else math.inf
+        divisors = (batch.masked + 1e-5, labelled)
         if self.graphs is not None:
             replayed = self.graphs.micro_step(micro_batch, divisors, seed=seed)
             if replayed is not None:
@@ -197,7 +187,7 @@ class Trainer:
         if source is None:
             return
         sums, masked, labelled = torch.zeros(4, dtype=torch.float64, device=device), 0, 0
-        make = GpuSource(source, device) if device.type == "cuda" else source
+        make = on_device(source, device)
         for number in range(source.curriculum.steps):
             self.watchdog.reached("evaluation", self.step)  # takes minutes with a large encoder
             heldout = make(number)
@@ -207,10 +197,9 @@ class Trainer:
                 sums += torch.stack([value.double() for value in found])
             masked += heldout.masked
             labelled += heldout.labelled
-        scores = Scores.of(self.world.sum(sums), masked=masked, labelled=labelled)
-        self.heldout = scores
-        self.curve.add_heldout(self.step, asdict(scores))
-        self.telemetry.add_heldout(self.step, asdict(scores))
+        self.heldout = mean_scores(self.world.sum(sums), masked=masked, labelled=labelled)
+        self.curve.add_heldout(self.step, self.heldout)
+        self.telemetry.add_heldout(self.step, self.heldout)
 
     def save(self, *, evaluated: bool) -> None:
         """Save the current state; `evaluated`: it has its own held-out scores."""
@@ -221,11 +210,11 @@ class Trainer:
             "updates": self.engine.updates,
             "seconds": self.telemetry.spent,
             "skipped_in_row": self.skipped_in_row,
-            "heldout_loss": self.heldout.masked_lm_loss if self.heldout and evaluated else None,
-            "heldout": asdict(self.heldout) if self.heldout else None,
+            "heldout_loss": self.heldout["masked_lm_loss"] if self.heldout and evaluated else None,
+            "heldout": self.heldout,
             "curve": self.curve.state(),
         }
-        self.checkpoints.save_beside(self.engine.state(), state, writes=self.world.is_first)
+        self.checkpoints.save(self.engine.state(), state, writes=self.world.is_first)
 
     def _skip(self, batch: StepBatch) -> None:
         """Count a step without a finite gradient; too many in a row end the run."""

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -28,13 +28,7 @@ from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, PretrainStage, TrainingMachine
 from model.data.micro_batches import Share
-from model.data.sources import (
-    Inputs,
-    heldout_sources,
-    masked_token_counts,
-    read_inputs,
-    training_source,
-)
+from model.data.sources import heldout_sources, masked_token_counts, read_tokenizer, training_source
 from model.encoder.models import PretrainingModel
 from model.encoder.operations.attention import backend_name
 from model.encoder.operations.products import matrix_rate
@@ -46,7 +40,7 @@ from model.training.checkpoints import (
     FaultHook,
     Identity,
     ParameterState,
-    Resumed,
+    SavedRun,
     no_fault,
     resume,
 )
@@ -58,12 +52,7 @@ from model.training.health import Alarms, Stop, Watchdog, entropy
 from model.training.loop import Trainer
 from model.training.precision import require_fp8
 from model.training.start import restart_prepared, threads_per_rank
-from model.training.telemetry import (
-    Curve,
-    Telemetry,
-    metrics_log,
-    start_trackers,
-)
+from model.training.telemetry import Curve, Telemetry, metrics_log, start_trackers
 from model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET, LARGE_CPU_TOKEN_BUDGET = 8192, 4096
@@ -99,8 +88,9 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
     if machine.cuda_graphs:
         require_graphs(stage, machine, world)
     with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
-        inputs = read_inputs(open_artifact(table.input_path("examples")), stage)
-        world.require_agreement({"stage table": table.key, "examples": inputs.artifact.digest})
+        examples = open_artifact(table.input_path("examples"))
+        tokenizer = read_tokenizer(examples, stage)
+        world.require_agreement({"stage table": table.key, "examples": examples.digest})
         continuation = continuation_of(table)
         folder = checkpoint_folder(table, machine)
         checkpoints = Checkpoints(folder, machine.keep_checkpoints, fault)
@@ -115,21 +105,21 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
         done = resumed.state["step"] if resumed else 0
         with (
             Stop().listening() as stop,
-            metrics_log(metrics if world.is_first else None, done=done) as log,
+            metrics_log(metrics, done=done) if world.is_first else nullcontext() as log,
         ):
-            share = share_of(stage, machine, vocabulary_size=inputs.tokenizer.size, world=world)
-            source = training_source(inputs, stage, share=share)
-            engine = start_engine(stage, machine, inputs.tokenizer, world=world, resumed=resumed)
+            share = share_of(stage, machine, vocabulary_size=tokenizer.size, world=world)
+            source = training_source(examples, tokenizer, stage, share=share)
+            engine = start_engine(stage, machine, tokenizer, world=world, resumed=resumed)
             trainer = Trainer(
                 stage=stage,
                 machine=machine,
                 identity=identity,
-                vocabulary_size=inputs.tokenizer.size,
+                vocabulary_size=tokenizer.size,
                 world=world,
                 engine=engine,
                 graphs=StepGraphs(engine) if machine.cuda_graphs else None,
                 source=source,
-                heldout_sources=heldout_sources(inputs, stage, share=source.share),
+                heldout_sources=heldout_sources(examples, tokenizer, stage, share=source.share),
                 checkpoints=checkpoints,
                 telemetry=telemetry_of(table, stage, machine, world=world, log=log),
                 alarms=Alarms(entropy(masked_token_counts(source)) if world.is_first else 0.0),
@@ -147,7 +137,7 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
             name: kept.master.cpu() for name, kept in trainer.engine.state() if world.is_first
         }
         if world.is_first:
-            export(table, inputs, trainer, masters=masters, metrics=metrics.read_bytes())
+            export(table, tokenizer, trainer, masters=masters, metrics=metrics.read_bytes())
             shutil.rmtree(folder)
         world.barrier()
     if not world.is_first:
@@ -176,7 +166,7 @@ def share_of(
     if world.device.type == "cuda" and not machine.token_budget:
         free, _ = torch.cuda.mem_get_info(world.device)
         chosen = gpu_token_budget(stage, machine, vocabulary_size=vocabulary_size, free_bytes=free)
-        budget = world.least(chosen)
+        budget = min(world.gather(chosen))
     return Share(world.rank, world.ranks, budget)
 
 
@@ -197,11 +187,8 @@ def gpu_token_budget(
     parameter: masters, moments and gradients in fp32, weights and their gradients in bf16.
     """
     encoder = stage.encoder
-    width, inner, layers = (
-        encoder.hidden_size,
-        encoder.intermediate_size,
-        encoder.num_hidden_layers,
-    )
+    width, inner = encoder.hidden_size, encoder.intermediate_size
+    layers = encoder.num_hidden_layers
     size = 4 if stage.pretrain.precision == "fp32" else 2
     values = 12 * width + 2 * inner
     if encoder.family == "modern":  # rotated queries and keys, both halves of the gate
@@ -233,7 +220,12 @@ def has_compiler() -> bool:
 
 
 def telemetry_of(
-    table: StageTable, stage: PretrainStage, machine: TrainingMachine, *, world: World, log: IO[str]
+    table: StageTable,
+    stage: PretrainStage,
+    machine: TrainingMachine,
+    *,
+    world: World,
+    log: IO[str] | None,
 ) -> Telemetry:
     """The run's log. Every rank measures its rate of matrix products.
 
@@ -250,14 +242,12 @@ def telemetry_of(
         if times < CLEARLY_SLOWER:
             say(f'warning: {other} would train faster here; set pretrain.precision = "{other}"')
     return Telemetry(
-        stage=stage.stage,
         steps=stage.pretrain.steps,
         log_every=machine.log_every,
         flops_per_second=rate,
         device=world.device,
         log=log,
         trackers=start_trackers(machine, table) if world.is_first else (),
-        logs=world.is_first,
     )
 
 
@@ -267,7 +257,7 @@ def start_engine(
     tokenizer: SubwordTokenizer,
     *,
     world: World,
-    resumed: Resumed | None,
+    resumed: SavedRun | None,
 ) -> Engine:
     """The engine: initialised from the run's seed, warm-started, or resumed."""
     torch.manual_seed(stage.seed)
@@ -285,7 +275,7 @@ def start_engine(
     state: dict[str, ParameterState] = {}
     if resumed is not None:
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        state = dict(resumed.parameters(shapes))
+        state = dict(resumed.parameters(shapes, world=world))
         # Before DeepSpeed takes the model: its bf16 weights must be the rounded masters.
         model.load_state_dict({name: kept.master for name, kept in state.items()})
     engine = Engine(
@@ -323,14 +313,14 @@ def warm_start(
 
 def export(
     table: StageTable,
-    inputs: Inputs,
+    tokenizer: SubwordTokenizer,
     trainer: Trainer,
     *,
     masters: Mapping[str, Tensor],
     metrics: bytes,
 ) -> None:
     """Commit the encoder as an artifact that its Hugging Face class can read."""
-    output, tokenizer = table.output, inputs.tokenizer
+    output = table.output
     encoder, objective = trainer.stage.encoder, trainer.stage.pretrain.objective
     weights = save(to_hugging_face(masters, encoder.family), metadata={"format": "pt"})
     config = {
@@ -354,7 +344,7 @@ def export(
             "vocabulary_size": tokenizer.size,
             "parameters": sum(tensor.numel() for tensor in masters.values()),
             "updates": trainer.engine.updates,
-            "heldout": asdict(trainer.heldout) if trainer.heldout else None,
+            "heldout": trainer.heldout,
             **({"continued": continued.statistics} if (continued := trainer.continuation) else {}),
         },
         records=records,

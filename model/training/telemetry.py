@@ -17,13 +17,13 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Protocol, TypedDict
+from typing import IO, NamedTuple, TypedDict
 
 import torch
 from pydantic import JsonValue
@@ -102,56 +102,49 @@ class Curve:
 
     steps: int
     points: list[dict[str, JsonValue]] = field(default_factory=list)
-    _sums: list[float] = field(default_factory=lambda: [0.0] * len(CURVE_COLUMNS))
-    _count: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0] * len(CURVE_COLUMNS))
+    """Of the steps after the last point."""
+
+    count: int = 0
 
     def add(self, record: StepRecord) -> None:
         """Add one step."""
         values = [getattr(record, name) for name in CURVE_COLUMNS]
-        self._sums = [total + value for total, value in zip(self._sums, values, strict=True)]
-        self._count += 1
+        self.sums = [total + value for total, value in zip(self.sums, values, strict=True)]
+        self.count += 1
         stride = -(-self.steps // CURVE_POINTS)
         if record.step % stride == 0 or record.step == self.steps:
-            means = [total / self._count for total in self._sums]
+            means = [total / self.count for total in self.sums]
             self.points.append(
                 {"step": record.step, **dict(zip(CURVE_COLUMNS, means, strict=True))}
             )
-            self._sums, self._count = [0.0] * len(CURVE_COLUMNS), 0
+            self.sums, self.count = [0.0] * len(CURVE_COLUMNS), 0
 
     def add_heldout(self, step: int, scores: Mapping[str, float]) -> None:
         """Add a held-out evaluation after `step` steps."""
         self.points.append({"step": step, "heldout": dict(scores)})
 
     def state(self) -> CurveState:
-        """The state to store in a checkpoint."""
-        return {"points": list(self.points), "sums": list(self._sums), "count": self._count}
-
-    def restore(self, state: CurveState) -> None:
-        """Continue from `state`."""
-        self.points = list(state["points"])
-        self._sums = list(state["sums"])
-        self._count = state["count"]
+        """The state to store in a checkpoint: `Curve(steps, **state)` continues from it."""
+        return {"points": list(self.points), "sums": list(self.sums), "count": self.count}
 
     def json_lines(self) -> bytes:
         """The curve in JSON lines."""
         return "".join(json.dumps(point) + "\n" for point in self.points).encode()
 
 
-class Tracker(Protocol):
+class Tracker(NamedTuple):
     """Receives metrics by step."""
 
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
-
-    def finish(self) -> None:
-        """Called when the run has finished successfully."""
+    log: Callable[[int, Mapping[str, float]], object]
+    finish: Callable[[], object]
+    """Called when the run has finished successfully."""
 
 
 @dataclass
 class Telemetry:
-    """The log of one run; only the first rank logs."""
+    """The log of one run."""
 
-    stage: str
     steps: int
     log_every: int
     flops_per_second: float
@@ -159,9 +152,9 @@ class Telemetry:
 
     device: torch.device
     log: IO[str] | None = None
+    """JSON lines; None on a rank that logs nothing: all but the first."""
+
     trackers: Sequence[Tracker] = ()
-    logs: bool = True
-    """Whether this is the rank that logs."""
 
     spent: float = 0.0
     """Seconds of training so far, including resumed runs, without evaluations and checkpoints."""
@@ -176,23 +169,22 @@ class Telemetry:
         self._done += 1
         self._since_start += record.seconds
         self.spent += record.seconds
-        if not self.logs:
+        if self.log is None:
             return
         last = record.step == self.steps
         self._window.append(record)
         if record.step % self.log_every == 0 or last:
             numbers = summary(self._window, self.flops_per_second)
             numbers["memory_bytes"] = peak_memory(self.device)
-            if self.log is not None:
-                timed = {"step": record.step, "seconds": round(self.spent, 3), **numbers}
-                try:
-                    self.log.write(json.dumps(timed) + "\n")
-                    self.log.flush()
-                except OSError as error:
-                    raise ClozeError(
-                        f"{self.log.name}: cannot write the log of step {record.step}: {error}; "
-                        "the checkpoints are intact: make room and start the same command again"
-                    ) from error
+            timed = {"step": record.step, "seconds": round(self.spent, 3), **numbers}
+            try:
+                self.log.write(json.dumps(timed) + "\n")
+                self.log.flush()
+            except OSError as error:
+                raise ClozeError(
+                    f"{self.log.name}: cannot write the log of step {record.step}: {error}; "
+                    "the checkpoints are intact: make room and start the same command again"
+                ) from error
             for tracker in self.trackers:
                 tracker.log(record.step, numbers)
             self._window = []
@@ -201,17 +193,17 @@ class Telemetry:
             self._printed = now
             remaining = clock((self.steps - record.step) * self._since_start / self._done)
             say(
-                f"{self.stage} step={record.step}/{self.steps} loss={record.loss:.3f} "
+                f"pretrain step={record.step}/{self.steps} loss={record.loss:.3f} "
                 f"mlm={record.masked_lm_loss:.3f} nsp={record.next_sentence_loss:.3f} "
                 f"tokens_per_s={record.tokens / record.seconds:,.0f} remaining={remaining}"
             )
 
     def add_heldout(self, step: int, scores: Mapping[str, float]) -> None:
         """Log a held-out evaluation after `step` steps; in files it is part of the curve."""
-        if not self.logs:
+        if self.log is None:
             return
         say(
-            f"{self.stage} step={step}/{self.steps} "
+            f"pretrain step={step}/{self.steps} "
             f"heldout_mlm={scores['masked_lm_loss']:.3f} "
             f"heldout_mlm_accuracy={scores['masked_lm_accuracy']:.3f} "
             f"heldout_nsp_accuracy={scores['next_sentence_accuracy']:.3f}"
@@ -221,13 +213,12 @@ class Telemetry:
 
 
 @contextmanager
-def metrics_log(path: Path | None, *, done: int) -> Iterator[IO[str]]:
-    """The JSON lines file, without lines of steps after `done`; None: discard."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        path.write_bytes(b"".join(line for line in lines if _step_of(line) <= done))
-    log = open(path or os.devnull, "a")  # noqa: SIM115 - closed below, errors are reported already
+def metrics_log(path: Path, *, done: int) -> Iterator[IO[str]]:
+    """The JSON lines file, without lines of steps after `done`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    path.write_bytes(b"".join(line for line in lines if _step_of(line) <= done))
+    log = path.open("a")
     try:
         yield log
     finally:
@@ -245,16 +236,17 @@ def _step_of(line: bytes) -> float:
 
 def summary(window: list[StepRecord], flops_per_second: float) -> dict[str, float]:
     """Means over a window of steps; rates per second of the whole window."""
-    seconds = sum(record.seconds for record in window)
-    means = {
-        name: sum(getattr(record, name) for record in window) / len(window) for name in AVERAGED
-    }
+
+    def total(name: str) -> float:
+        return float(sum(getattr(record, name) for record in window))
+
+    seconds = total("seconds")
     return {
-        **means,
-        "tokens_per_s": sum(record.tokens for record in window) / seconds,
-        "examples_per_s": sum(record.examples for record in window) / seconds,
-        "mfu": sum(record.flops for record in window) / seconds / flops_per_second,
-        "input_wait_share": sum(record.waited for record in window) / seconds,
+        **{name: total(name) / len(window) for name in AVERAGED},
+        "tokens_per_s": total("tokens") / seconds,
+        "examples_per_s": total("examples") / seconds,
+        "mfu": total("flops") / seconds / flops_per_second,
+        "input_wait_share": total("waited") / seconds,
         "step_seconds": seconds / len(window),
     }
 
@@ -295,105 +287,82 @@ def check_installed(machine: TrainingMachine) -> None:
 def start_trackers(machine: TrainingMachine, table: StageTable) -> list[Tracker]:
     """The trackers enabled by the machine's settings."""
     check_installed(machine)
-    started: list[Tracker] = []
-    if machine.tensorboard:
-        started.append(TensorBoard(machine.tensorboard))
-    if machine.wandb:
-        started.append(WeightsAndBiases(machine.wandb, table))
-    if machine.mlflow:
-        started.append(MLflow(machine.mlflow, table))
-    return started
+    starters = {"tensorboard": tensorboard, "wandb": weights_and_biases, "mlflow": mlflow_run}
+    wanted = {setting: getattr(machine, setting) for setting in starters}
+    return [starters[setting](value, table) for setting, value in wanted.items() if value]
 
 
-class TensorBoard:
+def tensorboard(folder: str, _: StageTable) -> Tracker:
     """TensorBoard event files."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, folder: str) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    writer = SummaryWriter(folder)
 
-        self._writer = SummaryWriter(folder)
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
+    def log(step: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def finish(self) -> None:
-        """Flush and close."""
-        self._writer.close()
+    return Tracker(log, writer.close)
 
 
-class WeightsAndBiases:
+def weights_and_biases(project: str, table: StageTable) -> Tracker:
     """A Weights & Biases run; with WANDB_MODE=offline it can be synchronised later."""
-
-    def __init__(self, project: str, table: StageTable) -> None:
-        wandb = import_module("wandb")
-        try:
-            self._run = wandb.init(
-                project=project,
-                id=table.key[:16],
-                name=_name(table),
-                config=table.keyed_config,
-                resume="allow",
-            )
-        except wandb.Error as error:
-            raise ClozeError(
-                f"training.wandb = {project!r}: {_line(error)}; `wandb login`, or set "
-                "WANDB_MODE=offline"
-            ) from None
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
-        self._run.log(dict(numbers), step=step)
-
-    def finish(self) -> None:
-        """Wait until everything is written or sent."""
-        self._run.finish()
+    wandb = import_module("wandb")
+    try:
+        run = wandb.init(
+            project=project,
+            id=table.key[:16],
+            name=_name(table),
+            config=table.keyed_config,
+            resume="allow",
+        )
+    except wandb.Error as error:
+        raise ClozeError(
+            f"training.wandb = {project!r}: {_line(error)}; `wandb login`, or set "
+            "WANDB_MODE=offline"
+        ) from None
+    # `finish` waits until everything is written or sent.
+    return Tracker(lambda step, numbers: run.log(dict(numbers), step=step), run.finish)
 
 
-class MLflow:
+def mlflow_run(store: str, table: StageTable) -> Tracker:
     """A run in an MLflow store: `sqlite:///mlflow.db`, or a server address."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry is sent
+    mlflow = import_module("mlflow")
+    failure, lost = mlflow.exceptions.MlflowException, False
+    try:
+        client = mlflow.MlflowClient(tracking_uri=store)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        known = client.get_experiment_by_name(name)
+        experiment = str(known.experiment_id if known else client.create_experiment(name))
+        # An interrupted training may have created the run already.
+        found = client.search_runs([experiment], f"tags.cloze_key = '{table.key}'")
+        if found:
+            run = str(found[0].info.run_id)
+        else:
+            tags = {"cloze_key": table.key}
+            new = client.create_run(experiment, tags=tags, run_name=_name(table))
+            run = str(new.info.run_id)
+            parameters = [
+                mlflow.entities.Param(place, str(value)[:LONGEST_PARAMETER])
+                for place, value in flat(table.keyed_config).items()
+            ]
+            client.log_batch(run, params=parameters)
+    except failure as error:
+        raise ClozeError(f"training.mlflow = {store!r}: {_line(error)}") from None
 
-    def __init__(self, store: str, table: StageTable) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry is sent
-        mlflow = import_module("mlflow")
-        self._failure: type[Exception] = mlflow.exceptions.MlflowException
-        self._metric: type = mlflow.entities.Metric
-        self._lost = False
-        try:
-            self._client = mlflow.MlflowClient(tracking_uri=store)
-            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-            known = self._client.get_experiment_by_name(name)
-            experiment = str(known.experiment_id if known else self._client.create_experiment(name))
-            # An interrupted training may have created the run already.
-            found = self._client.search_runs([experiment], f"tags.cloze_key = '{table.key}'")
-            run = found[0] if found else None
-            if run is None:
-                tags = {"cloze_key": table.key}
-                run = self._client.create_run(experiment, tags=tags, run_name=_name(table))
-                parameters = [
-                    mlflow.entities.Param(place, str(value)[:LONGEST_PARAMETER])
-                    for place, value in flat(table.keyed_config).items()
-                ]
-                self._client.log_batch(run.info.run_id, params=parameters)
-            self._run = str(run.info.run_id)
-        except self._failure as error:
-            raise ClozeError(f"training.mlflow = {store!r}: {_line(error)}") from None
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
+    def log(step: int, numbers: Mapping[str, float]) -> None:
+        nonlocal lost
         now = int(time.time() * 1000)
-        metrics = [self._metric(name, value, now, step) for name, value in numbers.items()]
+        metrics = [mlflow.entities.Metric(name, numbers[name], now, step) for name in numbers]
         try:
-            self._client.log_batch(self._run, metrics=metrics)
-        except self._failure as error:
-            if not self._lost:
+            client.log_batch(run, metrics=metrics)
+        except failure as error:
+            if not lost:
                 say(f"warning: MLflow no longer accepts metrics: {_line(error)}")
-            self._lost = True
+            lost = True
 
-    def finish(self) -> None:
-        """Mark the run as finished."""
-        self._client.set_terminated(self._run)
+    return Tracker(log, lambda: client.set_terminated(run))
 
 
 def _name(table: StageTable) -> str:

@@ -13,8 +13,22 @@ import signal
 import sys
 
 from artifacts.stage import read_stage_table
-from model.training.checkpoints import SITES, FaultHook
+from model.training.checkpoints import FaultHook
 from model.training.pretrain import pretrain
+
+SITES = (
+    "after_forward",
+    "after_backward",
+    "before_step",
+    "after_step",
+    "checkpoint.begin",
+    "checkpoint.mid_file",
+    "checkpoint.after_file",
+    "checkpoint.before_commit",
+    "checkpoint.after_commit",
+    "checkpoint.purge",
+)
+"""Named points of a run, at which tests inject faults."""
 
 AHEAD = 6
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from artifacts.errors import ClozeError, UsageError
-from model.training.checkpoints import PARTS, SITES, Checkpoints, ParameterState, refuse_changes
+from model.training.checkpoints import PARTS, Checkpoints, ParameterState, refuse_changes
+from tests.model.training.soak_program import SITES
 
 IDENTITY = {
     "config": {"seed": 1, "encoder": {"hidden_size": 128}, "phases": [{"share": 1.0}]},
@@ -29,16 +30,20 @@ def _parameters(value: float) -> dict[str, ParameterState]:
 def _save(directory: Path, *steps: int, keep: int = 2, loss: float | None = None) -> Checkpoints:
     checkpoints = Checkpoints(directory, keep)
     for step in steps:
-        checkpoints.save(_parameters(step), {"step": step, "heldout_loss": loss})
+        checkpoints.save(
+            _parameters(step).items(), {"step": step, "heldout_loss": loss}, writes=True
+        )
+        checkpoints.wait()
     return checkpoints
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
-    found = _save(tmp_path, 7).newest()
+    checkpoints = _save(tmp_path, 7)
+    found = checkpoints.newest()
     assert found is not None
-    assert found.state["step"] == 7
+    assert found["step"] == 7
     for name, kept in _parameters(7).items():
-        assert all(map(torch.equal, found.parameters()[name], kept))
+        assert all(map(torch.equal, checkpoints.parameters(7)[name], kept))
 
 
 def test_no_checkpoint_is_none_and_no_error(tmp_path: Path) -> None:
@@ -53,13 +58,16 @@ def test_the_newest_is_the_one_with_the_highest_step_whatever_the_clock_says(
     os.utime(tmp_path / "step-00000010", (1, 1))
     found = checkpoints.newest()
     assert found is not None
-    assert found.state["step"] == 10
+    assert found["step"] == 10
 
 
 def test_the_last_few_and_the_best_stay(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, 2)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 2.5)):
-        checkpoints.save(_parameters(step), {"step": step, "heldout_loss": loss})
+        checkpoints.save(
+            _parameters(step).items(), {"step": step, "heldout_loss": loss}, writes=True
+        )
+        checkpoints.wait()
     assert sorted(checkpoints.steps()) == [2, 4, 5]
 
 
@@ -78,7 +86,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         path.write_bytes(content if damage == "flip" else content[:-1])
     found = checkpoints.newest()
     assert found is not None
-    assert found.state["step"] == 5
+    assert found["step"] == 5
     message = capsys.readouterr().err
     assert "step-00000010 is damaged and not used" in message
     assert name in message
@@ -103,14 +111,16 @@ def test_kill_9_at_any_site_leaves_an_intact_checkpoint(tmp_path: Path, site: st
             if here == site:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        Checkpoints(tmp_path, 1, fault).save(_parameters(10), {"step": 10})
+        struck = Checkpoints(tmp_path, 1, fault)
+        struck.save(_parameters(10).items(), {"step": 10}, writes=True)
+        struck.wait()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     survivors = Checkpoints(tmp_path, 1)
     found = survivors.newest()
     assert found is not None
     committed = site in ("checkpoint.after_commit", "checkpoint.purge")
-    assert found.state["step"] == (10 if committed else 5)
+    assert found["step"] == (10 if committed else 5)
     survivors.remove_unfinished()
     assert all(entry.name.startswith("step-") for entry in tmp_path.iterdir())
 
@@ -139,7 +149,7 @@ def test_saving_a_step_again_keeps_the_intact_one_and_replaces_a_damaged_one(
     _save(tmp_path, 5)
     found = checkpoints.newest()
     assert found is not None
-    assert found.state["step"] == 5
+    assert found["step"] == 5
 
 
 def test_random_bytes_are_never_taken_for_a_checkpoint(
@@ -153,7 +163,7 @@ def test_random_bytes_are_never_taken_for_a_checkpoint(
         (directory / "files.json").write_bytes(text)
     found = checkpoints.newest()
     assert found is not None
-    assert found.state["step"] == 5
+    assert found["step"] == 5
     assert capsys.readouterr().err.count("damaged") == 5
 
 

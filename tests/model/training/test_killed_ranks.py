@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from artifacts.store import Artifact
-from model.training.checkpoints import SITES
 from model.training.health import HANG_EXIT_CODE
+from tests.model.training.soak_program import SITES
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
 
 
