@@ -266,20 +266,13 @@ class Engine:
         On the device and not copied: the next step changes it.
         """
         for name, parameter in self.model.named_parameters():
-            if not self._zero_stage:
-                kept = self._optimizer.state.get(parameter, {})
-                moments = [kept.get(part, torch.zeros_like(parameter)) for part in MOMENTS]
-                whole = (parameter, *moments)
-            else:
+            master, kept = parameter, self._optimizer.state.get(parameter, {})
+            if self._zero_stage:
+                read = deepspeed().utils.safe_get_full_optimizer_state
                 master = deepspeed().utils.safe_get_full_fp32_param(parameter)
-                moments = [
-                    deepspeed().utils.safe_get_full_optimizer_state(parameter, part)
-                    if self.updates
-                    else torch.zeros_like(master)
-                    for part in MOMENTS
-                ]
-                whole = (master, *moments)
-            yield name, ParameterState(*(tensor.detach() for tensor in whole))
+                kept = {part: read(parameter, part) for part in MOMENTS if self.updates}
+            moments = [kept[m] if m in kept else torch.zeros_like(master) for m in MOMENTS]
+            yield name, ParameterState(*(tensor.detach() for tensor in (master, *moments)))
 
     def restore(self, state: Mapping[str, ParameterState], *, updates: int) -> None:
         """Restore a saved state after `updates` updates, from any world size and ZeRO stage."""

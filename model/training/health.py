@@ -8,7 +8,6 @@ them. The launcher then sees the whole run end, and the supervisor can restart i
 """
 
 import faulthandler
-import math
 import os
 import signal
 import sys
@@ -69,10 +68,9 @@ class Alarms:
                 f"{record.step}; raise batch_size or use fewer ranks"
             )
         if len(self._losses) == SPIKE_WINDOW:
-            mean = sum(self._losses) / SPIKE_WINDOW
-            variance = sum((past - mean) ** 2 for past in self._losses) / SPIKE_WINDOW
+            mean, deviation = float(np.mean(self._losses)), float(np.std(self._losses))
             # `not <=`, so that NaN counts as a spike too.
-            if not record.masked_lm_loss <= mean + SPIKE_SIGMAS * math.sqrt(variance) + 1e-3:
+            if not record.masked_lm_loss <= mean + SPIKE_SIGMAS * deviation + 1e-3:
                 found["spike"] = (
                     f"masked-LM loss {record.masked_lm_loss:.3f} at step {record.step}, mean of "
                     f"the last {SPIKE_WINDOW} steps {mean:.3f}; if it stays high, lower "

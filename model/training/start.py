@@ -83,9 +83,13 @@ def table_environment(arguments: Sequence[str]) -> dict[str, str]:
     """`training_environment` for the stage table given by `--config` in `arguments`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", default="")
-    file = parser.parse_known_args(arguments)[0].config
+    return training_environment(machine_of(parser.parse_known_args(arguments)[0].config))
+
+
+def machine_of(file: str) -> TrainingMachine:
+    """The machine of a stage table."""
     table = read_stage_table(file)
-    return training_environment(parse(TrainingMachine, table.machine, source=f"{file}, machine"))
+    return parse(TrainingMachine, table.machine, source=f"{file}, machine")
 
 
 def restart_prepared() -> None:

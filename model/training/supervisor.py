@@ -19,13 +19,10 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from artifacts.config import parse
 from artifacts.errors import ClozeError
 from artifacts.progress import say
 from artifacts.runtime.processes import start
-from artifacts.stage import read_stage_table
-from model.config import TrainingMachine
-from model.training.start import training_command, training_environment
+from model.training.start import machine_of, training_command, training_environment
 
 FINAL = (0, 2, 130, 143)
 """Exit codes that are not retried: success, usage error, interrupted, terminated."""
@@ -84,8 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--max-restarts", type=int, default=None, help="default: the machine's")
     known, launcher_options = parser.parse_known_args(arguments)
     try:
-        table = read_stage_table(known.config)
-        machine = parse(TrainingMachine, table.machine, source=f"{known.config}, machine")
+        machine = machine_of(known.config)
     except ClozeError as error:
         say(f"error: {error}")
         return error.exit_code
