@@ -1,11 +1,12 @@
-"""The attention backends and what wraps them: rotary positions, local windows.
+"""The attention backends, and the attention of each layer of a modern encoder.
 
 In:  a backend's name, or `auto`; the device and dtype of the parameters; a packed batch.
 Out: attention functions of the batch: `attend(parts_T3AK, noise) -> context_TAK`.
 
 Sequences never attend to one another. The log names the backend in use; requesting one that is not
 available is an error, never a silent fallback. The two CUDA backends are here; they read the packed
-tokens in place, without padding. The CPU backend is in grouped_attention.py.
+tokens in place, without padding. The CPU backend is in grouped_attention.py; its forms for windows
+and for long sequences, which differ from it where there is no compiled kernel, are here.
 """
 
 import math
@@ -25,10 +26,11 @@ from model.encoder.operations.dropout import Draws, Noise
 from model.encoder.operations.grouped_attention import (
     Attend,
     GroupedAttention,
-    differentiable,
+    Kept,
+    angles,
+    rotated,
     scaled_product,
 )
-from model.encoder.operations.products import wide
 
 # T tokens of all sequences, A heads, K width of a head. Block attention: M blocks per head, N over
 # all heads, Q queries and S keys of a block, R rows of all heads
@@ -50,73 +52,29 @@ def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) 
     sequence; in the others `local_attention / 2` neighbours to each side. Positions are rotary
     unless they are learned.
     """
-    full = _attention(batch, config, backend, theta=config.global_rope_theta)
+    full_kind = local_kind = BACKENDS[backend]
+    if backend == "grouped":
+        local_kind = BlockAttention
+        full_kind = LongAttention if is_long(batch) else full_kind
+    full = full_kind(batch, config, theta=config.global_rope_theta)
     reach = config.local_attention // 2
-    local = _attention(batch, config, backend, theta=config.local_rope_theta, reach=reach)
+    local = local_kind(batch, config, reach=reach, theta=config.local_rope_theta)
     every = config.global_attn_every_n_layers
     return [local if number % every else full for number in range(config.num_hidden_layers)]
-
-
-def _attention(
-    batch: PackedBatch,
-    config: EncoderConfig,
-    backend: str,
-    *,
-    theta: float,
-    reach: int | None = None,
-) -> Attend:
-    attend: Attend
-    if backend == "grouped" and reach is not None:
-        attend = BlockAttention(batch, config)
-    elif backend == "grouped" and is_long(batch):
-        attend = LongAttention(batch, config)
-    else:
-        attend = BACKENDS[backend](batch, config, reach=reach)
-    rotation = None
-    if config.positions != "learned":
-        attend = RotaryAttention(attend, batch, config, theta)
-        rotation = (attend.cosine, attend.sine)
-    if backend != "grouped" or batch.input_ids.device.type != "cpu":
-        return attend
-    return GroupedAttention(batch, config, reach=reach, rotation=rotation, otherwise=attend)
-
-
-class RotaryAttention:
-    """Attention with rotary positions (RoPE; Su et al. 2021).
-
-    Queries and keys are rotated by their positions, so their product depends on the distance alone.
-    """
-
-    def __init__(
-        self, attend: Attend, batch: PackedBatch, config: EncoderConfig, theta: float
-    ) -> None:
-        self.attend = attend
-        width = config.hidden_size // config.num_attention_heads
-        pairs = torch.arange(0, width, 2, dtype=torch.float, device=batch.position_ids.device)
-        angles = batch.position_ids.float()[:, None] * (1.0 / theta ** (pairs / width))
-        self.cosine, self.sine = angles.cos(), angles.sin()
-
-    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
-        """Context vectors, [T, A, K]."""
-        return self.attend(rotated(parts_T3AK, self.cosine, self.sine), noise)
-
-
-def rotated(parts_T3AK: Tensor, cosine_TK: Tensor, sine_TK: Tensor) -> Tensor:
-    """Queries and keys rotated by the angles of each token, one for each of K / 2 pairs."""
-    first, second = wide(parts_T3AK[:, :2]).chunk(2, dim=-1)
-    cosine, sine = cosine_TK[:, None, None], sine_TK[:, None, None]
-    turned = (first * cosine - second * sine, second * cosine + first * sine)
-    turned_T2AK = torch.cat(turned, dim=-1).to(parts_T3AK.dtype)
-    return torch.cat((turned_T2AK, parts_T3AK[:, 2:]), dim=1)
 
 
 class FlashAttention:
     """FlashAttention, with dropout inside the kernel."""
 
     def __init__(
-        self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
+        self,
+        batch: PackedBatch,
+        config: EncoderConfig,
+        *,
+        reach: int | None = None,
+        theta: float | None = None,
     ) -> None:
-        """`reach`: maximum distance between a query and its keys; None: unlimited."""
+        """`reach`: maximum distance between a query and its keys; `theta`: as in `angles`."""
         self.dropout_prob = config.attention_probs_dropout_prob
         self.cu_seqlens = batch.cu_seqlens
         # An upper bound is enough; rounding it up avoids recompiling the layers.
@@ -124,10 +82,12 @@ class FlashAttention:
         self.is_causal = config.attention_direction != "bidirectional"
         self.reversal = batch.reversal() if config.attention_direction == "right_to_left" else None
         self.reach = reach
+        self.cosine, self.sine = angles(batch, config, theta)
         self.width = config.hidden_size // config.num_attention_heads
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
+        parts_T3AK = rotated(parts_T3AK, self.cosine, self.sine)
         if self.reversal is not None:
             parts_T3AK = parts_T3AK[self.reversal]
         missing = -self.width % HEAD_MULTIPLE
@@ -154,15 +114,6 @@ class FlashAttention:
 class VarlenAttention(FlashAttention):
     """torch.nn.attention.varlen: a public API with newer kernels, but without dropout."""
 
-    def __init__(
-        self, batch: PackedBatch, config: EncoderConfig, *, reach: int | None = None
-    ) -> None:
-        super().__init__(batch, config, reach=reach)
-        # Imported here: it pulls in torch's compiler, half of the start-up time of a program.
-        from torch.nn.attention.varlen import varlen_attn
-
-        self.varlen_attn = varlen_attn
-
     def attend(self, parts_T3AK: Tensor, dropout_prob: float) -> Tensor:
         """Context vectors, [T, A, K]; one-sided attention sees the tokens to the left."""
         if dropout_prob:
@@ -171,9 +122,12 @@ class VarlenAttention(FlashAttention):
                 f"encoder.attention_probs_dropout_prob is {dropout_prob}; use the backend flash, "
                 "or set it to 0"
             )
+        # Imported here: it pulls in torch's compiler, half of the start-up time of a program.
+        from torch.nn.attention.varlen import varlen_attn
+
         reach = -1 if self.reach is None else self.reach
         query_TAK, key_TAK, value_TAK = parts_T3AK.unbind(1)
-        context_TAK = self.varlen_attn(
+        context_TAK = varlen_attn(
             query_TAK,
             key_TAK,
             value_TAK,
@@ -187,8 +141,8 @@ class VarlenAttention(FlashAttention):
         return cast(Tensor, context_TAK)
 
 
-class BlockAttention:
-    """Local attention without the compiled kernel: blocks of queries against the keys they may see.
+class BlockAttention(GroupedAttention):
+    """Local attention. Without the kernel, blocks of queries meet the keys they may see.
 
     The packed tokens form one row, cut into blocks regardless of sequence boundaries; the softmax
     of a query covers its own range of its block's keys. The work thus grows linearly with the
@@ -196,15 +150,13 @@ class BlockAttention:
     blocks of keys are a single strided view; a few blocks between two heads are wasted. No dropout.
     """
 
-    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
-        self.reach = config.local_attention // 2
-        self.behind = -(-2 * self.reach // BLOCK)
+    def __init__(
+        self, batch: PackedBatch, config: EncoderConfig, *, reach: int, theta: float | None = None
+    ) -> None:
+        super().__init__(batch, config, reach=reach, theta=theta)
+        self.reach = reach
+        self.behind = -(-2 * reach // BLOCK)
         self.blocks = -(-batch.tokens // BLOCK) + self.behind
-        self.lengths = batch.lengths
-
-    def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
-        """Context vectors, [T, A, K]."""
-        return differentiable(self, parts_T3AK, None)
 
     @cached_property
     def seen_2MQ(self) -> Tensor:
@@ -219,7 +171,7 @@ class BlockAttention:
         padding = self.blocks * BLOCK - len(place)
         return torch.from_numpy(np.stack([np.pad(at + first, (0, padding)) for at in seen]))
 
-    def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def torch_forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
         """Context vectors, [T, A, K]; saved: rows [3, R, K] and probabilities [N, Q, S]."""
         tokens, _, heads, width = parts_T3AK.shape
         count = heads * self.blocks
@@ -239,9 +191,7 @@ class BlockAttention:
         context_TAK = context_AMK[:, :tokens].transpose(0, 1).contiguous()
         return context_TAK, (rows_3RK, weights_NQS)
 
-    def backward(
-        self, gradient_TAK: Tensor, kept: tuple[Tensor, ...], draws: Draws | None
-    ) -> Tensor:
+    def torch_backward(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
         """Gradient of query, key and value, [T, 3, A, K]."""
         rows_3RK, weights_NQS = kept
         tokens, heads, width = gradient_TAK.shape
@@ -291,20 +241,20 @@ def is_long(batch: PackedBatch) -> bool:
     return on_cpu and bool(2 * squares[batch.lengths >= LONG].sum() > squares.sum())
 
 
-class LongAttention:
-    """Attention over whole long sequences, one at a time, without the compiled kernel or dropout.
+class LongAttention(GroupedAttention):
+    """Attention over whole sequences. Without the kernel, one at a time and without dropout.
 
     The scores of 8,192 tokens would take 256 MB per head in float32; torch's fused attention never
     stores them.
     """
 
-    def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
-        self.lengths: list[int] = batch.lengths.tolist()
-
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
+        if self.kernel(parts_T3AK) is not None:
+            return super().__call__(parts_T3AK, noise)
+        parts_T3AK = rotated(parts_T3AK, self.cosine, self.sine)
         contexts = []
-        for parts_S3AK in torch.split(parts_T3AK, self.lengths):
+        for parts_S3AK in torch.split(parts_T3AK, self.lengths.tolist()):
             parts_31ASK = parts_S3AK.permute(1, 2, 0, 3).unsqueeze(1)
             context_1ASK = functional.scaled_dot_product_attention(*parts_31ASK)
             contexts.append(context_1ASK[0].transpose(0, 1))

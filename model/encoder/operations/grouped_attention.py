@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from model.data.batch import PackedBatch, ladder, on
 from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import CPU, Draws, Noise, draw, dropping, keep_
 from model.encoder.operations.native_kernels import Kernels, kernels
+from model.encoder.operations.products import wide
 
 # B sequences, G of them in a group, T tokens, A heads, K width of one head, S longest length of a
 # group, R rows of all groups together: the sum of G * A * S
@@ -58,9 +59,6 @@ class Group:
 
     sequences: int  # G
     length: int  # S
-
-    first_row: int
-    """Offset of the group among all R rows."""
 
     first_score: int
     """Offset of its G * A * S * S scores among those of all groups."""
@@ -106,7 +104,22 @@ class Grouping:
     @property
     def rows(self) -> int:
         """R."""
-        return sum(group.sequences * self.heads * group.length for group in self.groups)
+        return sum(self._rows)
+
+    @property
+    def _rows(self) -> list[int]:
+        return [group.sequences * self.heads * group.length for group in self.groups]
+
+    def split_rows(self, rows: Tensor) -> list[Tensor]:
+        """Views of the rows [..., R, K] of each group: [..., G A, S, K]."""
+        parts = zip(torch.split(rows, self._rows, dim=-2), self.groups, strict=True)
+        return [part.unflatten(-2, (-1, group.length)) for part, group in parts]
+
+    def split_scores(self, scores: Tensor) -> list[Tensor]:
+        """Views of the scores of each group: [G A, S, S]."""
+        sizes = [rows * group.length for rows, group in zip(self._rows, self.groups, strict=True)]
+        parts = zip(torch.split(scores, sizes), self.groups, strict=True)
+        return [part.view(-1, group.length, group.length) for part, group in parts]
 
     @cached_property
     def indices(self) -> Indices:
@@ -149,7 +162,7 @@ def group_sequences(lengths: Lengths, *, heads: int, device: torch.device = CPU)
     order = np.argsort(-lengths, kind="stable")
     starts = np.concatenate(([0], np.cumsum(lengths)))[:-1]
     groups: list[Group] = []
-    row = score = taken = 0
+    score = taken = 0
     for end in (*cuts(lengths[order], heads=heads), len(order)):
         if end <= taken:
             continue
@@ -159,8 +172,7 @@ def group_sequences(lengths: Lengths, *, heads: int, device: torch.device = CPU)
         taken += len(members)
         empty = (0, size - len(members))
         own, first = np.pad(lengths[members], empty), np.pad(starts[members], empty)
-        groups.append(Group(size, side, row, score, own, first))
-        row += size * heads * side
+        groups.append(Group(size, side, score, own, first))
         score += size * heads * side**2
     return Grouping(tuple(groups), score, heads, device)
 
@@ -203,19 +215,30 @@ Attend = Callable[[Tensor, Noise | None], Tensor]
 """Query, key and value [T, 3, A, K] → context vectors [T, A, K]; dropout if there is noise."""
 
 
-class Differentiable(Protocol):
-    """Attention with its own backward pass."""
+def angles(
+    batch: PackedBatch, config: EncoderConfig, theta: float | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Cosine and sine, [T, K / 2], of rotary positions (RoPE; Su et al. 2021), if these are used.
 
-    def forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
-        """Context vectors, [T, A, K], and the tensors saved for the backward pass."""
+    Queries and keys are rotated by their positions, so their product depends on the distance alone.
+    """
+    if theta is None or config.positions == "learned":
+        return None, None
+    width = config.hidden_size // config.num_attention_heads
+    pairs = torch.arange(0, width, 2, dtype=torch.float, device=batch.position_ids.device)
+    angles_TK = batch.position_ids.float()[:, None] * (1.0 / theta ** (pairs / width))
+    return angles_TK.cos(), angles_TK.sin()
 
-    def backward(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
-        """Gradient of query, key and value, [T, 3, A, K]."""
 
-
-def differentiable(attention: Differentiable, parts_T3AK: Tensor, draws: Draws | None) -> Tensor:
-    """The context vectors, [T, A, K], connected to autograd."""
-    return apply(_Attention, parts_T3AK, attention, draws)
+def rotated(parts_T3AK: Tensor, cosine_TK: Tensor | None, sine_TK: Tensor | None) -> Tensor:
+    """Queries and keys rotated by the angles of each token, one for each of K / 2 pairs, if any."""
+    if cosine_TK is None or sine_TK is None:
+        return parts_T3AK
+    first, second = wide(parts_T3AK[:, :2]).chunk(2, dim=-1)
+    cosine, sine = cosine_TK[:, None, None], sine_TK[:, None, None]
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
+    turned_T2AK = torch.cat(turned, dim=-1).to(parts_T3AK.dtype)
+    return torch.cat((turned_T2AK, parts_T3AK[:, 2:]), dim=1)
 
 
 class GroupedAttention:
@@ -227,13 +250,11 @@ class GroupedAttention:
         config: EncoderConfig,
         *,
         reach: int | None = None,
-        rotation: tuple[Tensor, Tensor] | None = None,
-        otherwise: Attend | None = None,
+        theta: float | None = None,
     ) -> None:
         """`reach`: visible distance to each side; groups still compute all scores.
 
-        `rotation`: cosine and sine, [T, K / 2], of the angles by which the kernel rotates queries
-        and keys. `otherwise`: replaces the groups for inputs that the kernel does not support.
+        `theta`: base of rotary positions.
         """
         self.heads = config.num_attention_heads
         reach = FAR if reach is None else reach
@@ -246,17 +267,16 @@ class GroupedAttention:
         self.factor = 1 / math.sqrt(self.width)
         self.device = batch.input_ids.device
         self.lengths = batch.lengths
-        self.rotation = rotation or (None, None)
-        self.otherwise = otherwise
+        self.cosine, self.sine = angles(batch, config, theta)
         starts, unused = np.cumsum(self.lengths) - self.lengths, np.zeros_like(self.lengths)
         # As `_drawn_places`, without dropout.
         self._places = torch.from_numpy(np.stack((starts, self.lengths, unused, unused)))
 
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
-        if self.otherwise is not None and self.kernel(parts_T3AK) is None:
-            return self.otherwise(parts_T3AK, noise)
-        return differentiable(self, parts_T3AK, self.draw(noise))
+        if self.kernel(parts_T3AK) is None:  # the kernel rotates by itself
+            parts_T3AK = rotated(parts_T3AK, self.cosine, self.sine)
+        return apply(_Attention, parts_T3AK, self, self.draw(noise))
 
     @cached_property
     def grouping(self) -> Grouping:
@@ -277,7 +297,7 @@ class GroupedAttention:
         """Context vectors, [T, A, K], and the tensors saved for the backward pass."""
         native = self.kernel(parts_T3AK)
         if native is None:
-            return self._forward_in_groups(parts_T3AK, draws)
+            return self.torch_forward(parts_T3AK, draws)
         parts_T3AK = parts_T3AK.contiguous()
         context_TAK = torch.empty_like(parts_T3AK[:, 0])
         log_sums_AT = torch.empty(self.heads, len(parts_T3AK))
@@ -289,7 +309,7 @@ class GroupedAttention:
         """Gradient of query, key and value, [T, 3, A, K]."""
         native = self.kernel(gradient_TAK)
         if native is None:
-            return self._backward_in_groups(gradient_TAK, kept, draws)
+            return self.torch_backward(gradient_TAK, kept, draws)
         parts_T3AK, context_TAK, log_sums_AT = kept
         dparts_T3AK = torch.empty_like(parts_T3AK)
         native(
@@ -306,7 +326,7 @@ class GroupedAttention:
         places = self._places if draws is None else self._drawn_places
         return (
             *(places.shape[1], self.heads, self.width, places, len(parts_T3AK)),
-            *(*self.sight, parts_T3AK, *self.rotation, *dropping(draws)),
+            *(*self.sight, parts_T3AK, self.cosine, self.sine, *dropping(draws)),
         )
 
     @cached_property
@@ -320,69 +340,56 @@ class GroupedAttention:
             columns.append(np.stack((group.starts, group.lengths, numbers, sides)))
         return torch.from_numpy(np.concatenate(columns, axis=1))
 
-    def _forward_in_groups(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
+    def torch_forward(self, parts_T3AK: Tensor, draws: Draws | None) -> tuple[Tensor, Kept]:
+        """`forward` without the kernel."""
         grouping, scale = self.grouping, dropping(draws)[-1]
         tokens, _, heads, width = parts_T3AK.shape
         rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, grouping.gather_index)
         rows_3RK = rows_3RK.view(3, -1, width)
+        parts = grouping.split_rows(rows_3RK)
         weights = rows_3RK.new_empty(grouping.scores)
-        for group in grouping.groups:
-            query, key, _ = self._parts(rows_3RK, group)
-            scores = scaled_product(query, key.mT, self.factor, out=self._scores(weights, group))
+        for group, (query, key, _), scores in zip(
+            grouping.groups, parts, grouping.split_scores(weights), strict=True
+        ):
+            scaled_product(query, key.mT, self.factor, out=scores)
             if group.is_padded or self.sight != (FAR, FAR):
                 shape = (group.sequences, heads, group.length, group.length)
                 scores.view(shape).add_(on(self.device, visibility(group, self.sight)))
             torch.softmax(scores, -1, out=scores)
         dropped = weights if draws is None else keep_(weights.clone(), draws.mask())
         context_RK = torch.empty_like(rows_3RK[0])
-        for group in grouping.groups:
-            _, _, value = self._parts(rows_3RK, group)
-            context = self._rows(context_RK, group)
-            scaled_product(self._scores(dropped, group), value, scale, out=context)
+        for (_, _, value), scores, context in zip(
+            parts, grouping.split_scores(dropped), grouping.split_rows(context_RK), strict=True
+        ):
+            scaled_product(scores, value, scale, out=context)
         context_TAK = context_RK.index_select(0, grouping.indices.row_of_token_head)
         return context_TAK.view(tokens, heads, width), (rows_3RK, weights, dropped)
 
-    def _backward_in_groups(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
+    def torch_backward(self, gradient_TAK: Tensor, kept: Kept, draws: Draws | None) -> Tensor:
+        """`backward` without the kernel."""
         grouping, width, scale = self.grouping, gradient_TAK.shape[-1], dropping(draws)[-1]
         rows_3RK, weights, dropped = kept
         index = grouping.indices.token_head_of_row
         gradient_RK = gradient_TAK.reshape(-1, width).index_select(0, index)
         gradient_RK.index_fill_(0, grouping.indices.padding_rows, 0.0)
-        drows_3RK = torch.empty_like(rows_3RK)
-        dscores = torch.empty_like(weights)
-        for group in grouping.groups:
-            _, _, value = self._parts(rows_3RK, group)
-            _, _, dvalue = self._parts(drows_3RK, group)
-            gradient = self._rows(gradient_RK, group)
-            scaled_product(self._scores(dropped, group).mT, gradient, scale, out=dvalue)
-            scaled_product(gradient, value.mT, scale, out=self._scores(dscores, group))
+        drows_3RK, dweights = torch.empty_like(rows_3RK), torch.empty_like(weights)
+        parts, dparts = grouping.split_rows(rows_3RK), grouping.split_rows(drows_3RK)
+        gradients, dscores = grouping.split_rows(gradient_RK), grouping.split_scores(dweights)
+        for (_, _, value), (_, _, dvalue), gradient, scores, of_scores in zip(
+            parts, dparts, gradients, grouping.split_scores(dropped), dscores, strict=True
+        ):
+            scaled_product(scores.mT, gradient, scale, out=dvalue)
+            scaled_product(gradient, value.mT, scale, out=of_scores)
         if draws is not None:
-            keep_(dscores, draws.mask())
-        for group in grouping.groups:
-            query, key, _ = self._parts(rows_3RK, group)
-            dquery, dkey, _ = self._parts(drows_3RK, group)
-            of_group, of_weights = self._scores(dscores, group), self._scores(weights, group)
-            of_scores = torch._softmax_backward_data(of_group, of_weights, -1, weights.dtype)
-            scaled_product(of_scores, key, self.factor, out=dquery)
-            scaled_product(of_scores.mT, query, self.factor, out=dkey)
-        dparts = drows_3RK.view(-1, width).index_select(0, grouping.scatter_index)
-        return dparts.view(-1, 3, self.heads, width)
-
-    def _rows(self, rows_RK: Tensor, group: Group) -> Tensor:
-        """[G A, S, K]: the rows of one group, as a view."""
-        count = group.sequences * self.heads
-        part = rows_RK[group.first_row : group.first_row + count * group.length]
-        return part.view(count, group.length, -1)
-
-    def _parts(self, rows_3RK: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-        query_RK, key_RK, value_RK = rows_3RK
-        return self._rows(query_RK, group), self._rows(key_RK, group), self._rows(value_RK, group)
-
-    def _scores(self, scores: Tensor, group: Group) -> Tensor:
-        """[G A, S, S]: the scores of one group, as a view."""
-        count = group.sequences * self.heads
-        part = scores[group.first_score : group.first_score + count * group.length**2]
-        return part.view(count, group.length, group.length)
+            keep_(dweights, draws.mask())
+        for (query, key, _), (dquery, dkey, _), scores, of_scores in zip(
+            parts, dparts, grouping.split_scores(weights), dscores, strict=True
+        ):
+            dproduct = torch._softmax_backward_data(of_scores, scores, -1, weights.dtype)
+            scaled_product(dproduct, key, self.factor, out=dquery)
+            scaled_product(dproduct.mT, query, self.factor, out=dkey)
+        dparts_RK = drows_3RK.view(-1, width).index_select(0, grouping.scatter_index)
+        return dparts_RK.view(-1, 3, self.heads, width)
 
 
 def visibility(group: Group, sight: tuple[int, int]) -> Tensor:
@@ -405,14 +412,14 @@ def scaled_product(
 
 
 class _Context(Context):
-    attention: Differentiable
+    attention: GroupedAttention
     draws: Draws | None
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context, parts_T3AK: Tensor, attention: Differentiable, draws: Draws | None
+        ctx: _Context, parts_T3AK: Tensor, attention: GroupedAttention, draws: Draws | None
     ) -> Tensor:
         context_TAK, kept = attention.forward(parts_T3AK, draws)
         ctx.save_for_backward(*kept)

@@ -1,5 +1,7 @@
 """The modern family against `ModernBertForMaskedLM`; local attention against masked products."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
 from model.data.batch import Example, pack
 from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations.attention import BlockAttention, LongAttention, is_long
+from model.encoder.operations.native_kernels import choose_kernels
 from model.hugging_face.layout import (
     from_hugging_face,
     hugging_face_config,
@@ -25,6 +28,12 @@ from tests.model.encoder.encoder_builders import (
 TOLERANCE = 1e-5
 SIZES = ((1, 6, 3, 10), (3, 24, 2, 17), (4, 20, 1, 33), (7, 48, 4, 30))
 """Layers, hidden size, heads, intermediate size."""
+
+
+@pytest.fixture(autouse=True)
+def kernels_as_found() -> Iterator[None]:
+    yield
+    choose_kernels("auto")
 
 
 def modern_config(sizes: tuple[int, ...] = SIZES[1], **changes: object) -> EncoderConfig:
@@ -113,12 +122,13 @@ def masked_product(parts_T3AK: Tensor, lengths: list[int], reach: int) -> Tensor
 def test_blocks_equal_a_masked_product_forward_and_backward(
     window: int, lengths: list[int]
 ) -> None:
-    config = modern_config(local_attention=window)
+    config = modern_config()
     batch = pack([Example([7] * length) for length in lengths])
     torch.manual_seed(0)
     parts = torch.randn(batch.tokens, 3, 2, 12, requires_grad=True)
     upstream = torch.randn(batch.tokens, 2, 12)
-    found = BlockAttention(batch, config)(parts, None)
+    choose_kernels("torch")
+    found = BlockAttention(batch, config, reach=window // 2)(parts, None)
     expected = masked_product(parts, lengths, window // 2)
     assert worst(found, expected) < 1e-6
     (gradient,) = torch.autograd.grad(found, parts, upstream)
@@ -132,6 +142,7 @@ def test_long_sequences_equal_a_masked_product_forward_and_backward() -> None:
     torch.manual_seed(0)
     parts = torch.randn(batch.tokens, 3, 2, 12, requires_grad=True)
     upstream = torch.randn(batch.tokens, 2, 12)
+    choose_kernels("torch")
     found = LongAttention(batch, modern_config())(parts, None)
     expected = masked_product(parts, lengths, 2048)
     assert worst(found, expected) < 1e-6
@@ -148,7 +159,7 @@ def test_long_sequences_are_told_from_many_short_ones() -> None:
 
 def test_gradients_of_blocks_are_those_of_finite_differences() -> None:
     batch = pack([Example([7] * length) for length in (5, 1, 4)])
-    attend = BlockAttention(batch, modern_config(local_attention=4))
+    attend = BlockAttention(batch, modern_config(), reach=2)
     torch.manual_seed(0)
     parts = torch.randn(batch.tokens, 3, 1, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda given: attend(given, None), (parts,))

@@ -4,7 +4,6 @@ Tests marked `gpu` cover the rest.
 """
 
 import itertools
-from functools import partial
 from typing import Any
 
 import pytest
@@ -126,8 +125,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     # The GPU code path on a CPU: its attention, noise, dropout and layers.
     monkeypatch.setitem(BACKENDS, "grouped", FlashAttention)
     monkeypatch.setattr(encoder_module, "noise_from", lambda seed, device: DeviceNoise())
-    monkeypatch.setattr(attention_module, "BlockAttention", partial(FlashAttention, reach=64))
-    monkeypatch.setattr(attention_module, "GroupedAttention", lambda *_, otherwise, **__: otherwise)
+    monkeypatch.setattr(attention_module, "BlockAttention", FlashAttention)
     monkeypatch.setattr(products, "_has_bf16_products", lambda: False)
     for module in (bert, modern):
         monkeypatch.setattr(module, "dropout", lambda x, p, noise: functional.dropout(x, p))
