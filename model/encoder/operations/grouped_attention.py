@@ -113,7 +113,9 @@ class Grouping:
     def split_rows(self, rows: Tensor) -> list[Tensor]:
         """Views of the rows [..., R, K] of each group: [..., G A, S, K]."""
         parts = zip(torch.split(rows, self._rows, dim=-2), self.groups, strict=True)
-        return [part.unflatten(-2, (-1, group.length)) for part, group in parts]
+        return [
+            part.view(*part.shape[:-2], -1, group.length, part.shape[-1]) for part, group in parts
+        ]
 
     def split_scores(self, scores: Tensor) -> list[Tensor]:
         """Views of the scores of each group: [G A, S, S]."""
