@@ -10,18 +10,13 @@ feature-based tasks (`finetune.second_encoder`).
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import (
-    PackedSequence,
-    pack_padded_sequence,
-    pad_packed_sequence,
-    pad_sequence,
-)
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from model.config import EncoderConfig
 from model.data.batch import PackedBatch
 from model.encoder.operations.dropout import Noise, dropout
 
-# T tokens of all sequences, P positions among them, B sequences, S tokens of the longest, H width
+# T tokens of all sequences, P positions among them, H width
 
 BILSTM_LAYERS = 2
 
@@ -31,8 +26,8 @@ class Reading:
 
     def __init__(self, batch: PackedBatch, config: EncoderConfig) -> None:
         self.sizes = batch.lengths.tolist()
-        self.backwards = config.attention_direction == "right_to_left"
-        self.reversal = batch.reversal() if self.backwards else None
+        is_backwards = config.attention_direction == "right_to_left"
+        self.reversal = batch.reversal() if is_backwards else None
 
     def __call__(self, lstm: nn.LSTM, hidden_TH: Tensor) -> Tensor:
         """[T, H]: the output of `lstm`, each sequence read in the encoder's direction."""
@@ -43,12 +38,8 @@ class Reading:
 
 def run_lstm(lstm: nn.LSTM, values_TH: Tensor, sizes: list[int]) -> Tensor:
     """[T, outputs] of `lstm` over packed sequences of the given sizes, each read on its own."""
-    padded_BSH = pad_sequence(list(torch.split(values_TH, sizes)), batch_first=True)
-    packed: PackedSequence = pack_padded_sequence(
-        padded_BSH, torch.tensor(sizes), batch_first=True, enforce_sorted=False
-    )
-    read_BSH, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
-    return torch.cat([row[:size] for row, size in zip(read_BSH, sizes, strict=True)])
+    packed = pack_sequence(list(torch.split(values_TH, sizes)), enforce_sorted=False)
+    return torch.cat(unpack_sequence(lstm(packed)[0]))
 
 
 class LstmLayer(nn.Module):
