@@ -114,6 +114,21 @@ class FlashAttention:
 class VarlenAttention(FlashAttention):
     """torch.nn.attention.varlen: a public API with newer kernels, but without dropout."""
 
+    def __init__(
+        self,
+        batch: PackedBatch,
+        config: EncoderConfig,
+        *,
+        reach: int | None = None,
+        theta: float | None = None,
+    ) -> None:
+        super().__init__(batch, config, reach=reach, theta=theta)
+        # Imported here: it pulls in torch's compiler, half of the start-up time of a program, which
+        # must not meet an import in a function that it compiles.
+        from torch.nn.attention.varlen import varlen_attn
+
+        self.varlen_attn = varlen_attn
+
     def attend(self, parts_T3AK: Tensor, dropout_prob: float) -> Tensor:
         """Context vectors, [T, A, K]; one-sided attention sees the tokens to the left."""
         if dropout_prob:
@@ -122,12 +137,9 @@ class VarlenAttention(FlashAttention):
                 f"encoder.attention_probs_dropout_prob is {dropout_prob}; use the backend flash, "
                 "or set it to 0"
             )
-        # Imported here: it pulls in torch's compiler, half of the start-up time of a program.
-        from torch.nn.attention.varlen import varlen_attn
-
         reach = -1 if self.reach is None else self.reach
         query_TAK, key_TAK, value_TAK = parts_T3AK.unbind(1)
-        context_TAK = varlen_attn(
+        context_TAK = self.varlen_attn(
             query_TAK,
             key_TAK,
             value_TAK,
