@@ -15,7 +15,7 @@ from artifacts.config import Config, flat
 from artifacts.store import Artifact, Store
 from flows.config import RunConfig
 from flows.inventory import look_up, store_entries
-from flows.stages import chain, keyed_config, stage_table, up_to
+from flows.stages import Stage, chain, keyed_config, stage_table, up_to
 from flows.workspace import Workspace
 
 INPUT = "input "
@@ -55,28 +55,22 @@ def plan(
     finished: dict[str, Artifact] = {}
     planned, store = [], workspace.store
     for stage in up_to(chain(run), wanted) if wanted else chain(run):
-        version = stage.config.format_version
         missing = [name for name in dict.fromkeys(stage.inputs.values()) if name not in finished]
         if missing:
             # inputs that are yet to be made have no digest, so only the configuration is compared
-            facts = _facts(version, keyed_config(stage), {})
-            changes = _changes(stage.name, facts, store=store, inputs=False)
+            changes = _changes(stage, None, store=store)
             reasons = (f"new {', '.join(missing)}", *changes)
-            planned.append(PlannedStage(stage=stage.name, action="run", reasons=reasons))
-            continue
-        table = stage_table(stage, finished, store=store, machine={})
-        found = look_up(table)
-        if found.artifact:
-            finished[stage.name] = found.artifact
-            digest, directory = found.artifact.digest, found.artifact.directory
-            planned.append(
-                PlannedStage(stage=stage.name, action="reuse", digest=digest, directory=directory)
-            )
-            continue
-        digests = {role: reference.digest for role, reference in table.inputs.items()}
-        facts = _facts(version, table.keyed_config, digests)
-        changes = _changes(stage.name, facts, store=store, inputs=True)
-        reasons = (found.damage,) if found.damage else changes or (NEVER_MADE,)
+        else:
+            table = stage_table(stage, finished, store=store, machine={})
+            found = look_up(table)
+            if made := found.artifact:
+                finished[stage.name] = made
+                reused = {"digest": made.digest, "directory": made.directory}
+                planned.append(PlannedStage(stage=stage.name, action="reuse", **reused))
+                continue
+            digests = {role: reference.digest for role, reference in table.inputs.items()}
+            changes = _changes(stage, digests, store=store)
+            reasons = (found.damage,) if found.damage else changes or (NEVER_MADE,)
         planned.append(PlannedStage(stage=stage.name, action="run", reasons=reasons))
     return tuple(planned)
 
@@ -91,20 +85,18 @@ def differences(old: Facts, new: Facts) -> tuple[str, ...]:
     )
 
 
-def _changes(stage: str, wanted: Facts, *, store: Store, inputs: bool) -> tuple[str, ...]:
-    """How `wanted` differs from the nearest artifact; empty if there is none at all."""
-    candidates = [
-        differences(
-            _facts(
-                entry.manifest.format_version,
-                entry.manifest.config,
-                entry.manifest.inputs if inputs else {},
-            ),
-            wanted,
-        )
-        for entry in store_entries(store, stage=stage)
-        if entry.manifest
-    ]
+def _changes(stage: Stage, digests: Mapping[str, str] | None, *, store: Store) -> tuple[str, ...]:
+    """How `stage` differs from its nearest artifact; empty if there is none at all.
+
+    Inputs are only compared if their `digests` are known.
+    """
+    wanted = _facts(stage.config.format_version, keyed_config(stage), digests or {})
+    candidates = []
+    for entry in store_entries(store, stage=stage.name):
+        if made := entry.manifest:
+            inputs = {} if digests is None else made.inputs
+            facts = _facts(made.format_version, made.config, inputs)
+            candidates.append(differences(facts, wanted))
     return min(candidates, key=len, default=())
 
 
