@@ -39,8 +39,7 @@ from flows.forecast import (
     example_flops,
     expected_yield,
     length_flops,
-    sequences_to_read,
-    steps_to_do,
+    phases_to_do,
 )
 from flows.workspace import Workspace, find_record, list_runs
 from model.config import SIZE_NAMES, EncoderConfig, TaskConfig
@@ -108,18 +107,15 @@ def expected_times(
     work = Work(run)
     earlier = []  # (run, stage, work, seconds) of every stage with a recorded duration
     for run_name in list_runs(space):
-        record = None
-        with suppress(UsageError):  # another run's damaged record concerns nobody here
-            record = find_record(space, run_name)
-        if record is None:
-            continue
-        with suppress(ValidationError):  # the configuration is of another version
-            done_work = Work(RunConfig.model_validate(record.config))
-            earlier += [
-                (run_name, stage, done_work.of(stage), made.seconds)
-                for stage, made in record.stages.items()
-                if made.seconds is not None
-            ]
+        # another run's record may be damaged, or its configuration of another version
+        with suppress(UsageError, ValidationError):
+            if record := find_record(space, run_name):
+                done_work = Work(RunConfig.model_validate(record.config))
+                earlier += [
+                    (run_name, stage, done_work.of(stage), made.seconds)
+                    for stage, made in record.stages.items()
+                    if made.seconds is not None
+                ]
     found = []
     for stage in stages:
         start, wanted = START_SECONDS.get(stage, 2.0), work.of(stage)
@@ -221,25 +217,24 @@ class Work:
         if stage == "finetune":
             _, steps = self._fine_tuning
             return steps
-        return sum(steps_to_do(self.run)) if stage == "pretrain" else 0
+        return sum(steps for steps, _ in phases_to_do(self.run)) if stage == "pretrain" else 0
 
     def _longest(self) -> int:
         return max(self.run.examples.max_seq_lengths)
 
     def _pretraining_flops(self) -> float:
-        recipe = self.run.pretrain
-        steps = steps_to_do(self.run)
+        recipe, steps = self.run.pretrain, self.steps("pretrain")
         trained = sum(
-            count * length_flops(self.run, phase.max_seq_length)
-            for phase, count in zip(recipe.phases, sequences_to_read(self.run), strict=True)
+            sequences * length_flops(self.run, phase.max_seq_length)
+            for phase, (_, sequences) in zip(recipe.phases, phases_to_do(self.run), strict=True)
         )
         if recipe.optimizer.name == "muon":
             # five iterations of three products per matrix; in fp32, halves of symmetric ones
             encoder = self.encoder
             each = 12.0 if recipe.precision == "fp32" else 25.0
             matrices = each * encoder.num_hidden_layers * encoder.hidden_size
-            trained += sum(steps) * (matrices * encoder.layer_weights)
-        evaluations = sum(steps) // recipe.evaluate_every if recipe.evaluate_every else 0
+            trained += steps * (matrices * encoder.layer_weights)
+        evaluations = steps // recipe.evaluate_every if recipe.evaluate_every else 0
         evaluated = evaluations * recipe.evaluation_examples
         return trained + evaluated * length_flops(self.run, self._longest()) / 3
 

@@ -226,11 +226,10 @@ def length_flops(run: RunConfig, max_seq_length: int) -> float:
 
 def step_flops(run: RunConfig) -> float:
     """Mean FLOPs of a pre-training step over all phases."""
-    flops = 0.0
-    for phase in run.pretrain.phases:
-        one = length_flops(run, phase.max_seq_length)
-        flops += phase.share * run.pretrain.batch_size * one
-    return flops
+    return sum(
+        phase.share * run.pretrain.batch_size * length_flops(run, phase.max_seq_length)
+        for phase in run.pretrain.phases
+    )
 
 
 def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> tuple[int, ...]:
@@ -316,23 +315,15 @@ class TrainingForecast:
     """By number of GPUs."""
 
 
-def steps_to_do(run: RunConfig) -> list[int]:
-    """The steps of each phase, without those already done by the run that is continued."""
-    return [stop - first for first, stop in _steps_of_phases(run)]
-
-
-def sequences_to_read(run: RunConfig) -> list[int]:
-    """The sequences in the same steps."""
-    return [run.pretrain.sequences(first, stop) for first, stop in _steps_of_phases(run)]
-
-
-def _steps_of_phases(run: RunConfig) -> list[tuple[int, int]]:
+def phases_to_do(run: RunConfig) -> list[tuple[int, int]]:
+    """Steps and sequences of each phase, without those already done by the continued run."""
     recipe, done = run.pretrain, 0
     if recipe.continue_from:
         with contextlib.suppress(ClozeError):  # that run may have been removed
             done = open_artifact(recipe.continue_from).manifest.config["pretrain"]["steps"]
     ends = [round(share * recipe.steps) for share in accumulate(p.share for p in recipe.phases)]
-    return list(pairwise([done, *(max(end, done) for end in ends)]))
+    bounds = pairwise([done, *(max(end, done) for end in ends)])
+    return [(stop - first, recipe.sequences(first, stop)) for first, stop in bounds]
 
 
 def forecast_training(
@@ -344,8 +335,7 @@ def forecast_training(
     is_masked = recipe.objective == "masked_lm"
     masked = run.examples.masking.masked_lm_prob if is_masked else 1.0
     phases = []
-    of_phases = zip(recipe.phases, steps_to_do(run), sequences_to_read(run), strict=True)
-    for phase, steps, read in of_phases:
+    for phase, (steps, read) in zip(recipe.phases, phases_to_do(run), strict=True):
         length = phase.max_seq_length
         tokens = expected_yield(length, packed=run.examples.pack_documents).mean_length
         one = example_flops(run.encoder, vocabulary, tokens=tokens, masked=masked * tokens)
@@ -360,7 +350,7 @@ def forecast_training(
     for gpus in sorted({*GPUS, ranks}):
         if gpus <= recipe.batch_size:
             rates = machine.rates
-            fixed = sum(steps_to_do(run)) * rates.step_seconds
+            fixed = sum(phase.steps for phase in phases) * rates.step_seconds
             hours = (fixed + flops / (rates.gpu_tflops * 1e12 * gpus)) / 3600
             cost = gpus * hours * rates.gpu_hour
             clusters.append(Cluster(gpus, recipe.batch_size / gpus, hours, cost))
