@@ -124,19 +124,14 @@ def rows(
     found = []
     for table in tables:
         for name, row in settings[table](run).items():
-            count = seeds if row.main else 1
-            partner = row.partner
-            found.append(
-                Row(
-                    table,
-                    name,
-                    row.title,
-                    tuple(_seeded(run, f"{table}-{name}", row.settings, n) for n in range(count)),
-                    tuple(_seeded(run, f"{table}-{name}-partner", partner, n) for n in range(count))
-                    if partner is not None
-                    else (),
-                )
+            encoders = {f"{table}-{name}": row.settings}
+            if row.partner is not None:
+                encoders[f"{table}-{name}-partner"] = row.partner
+            seeded = (
+                tuple(_seeded(run, of, places, n) for n in range(seeds if row.main else 1))
+                for of, places in encoders.items()
             )
+            found.append(Row(table, name, row.title, *seeded))
     names = [row.name for row in found]
     unknown = [name for name in only if name not in names]
     if unknown:
