@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
-from typing import TypedDict, cast
+from typing import TypedDict
 
 from pydantic import Field
 
@@ -165,8 +165,8 @@ class KubernetesLauncher:
     def _query(self, job: KubernetesJob) -> _JobStatus | None:
         """The Job's status; None if there is no such Job."""
         found = self._kubectl("get", "job", job.name, "--ignore-not-found", "-o", "json")
-        status = dict(json.loads(found).get("status", {})) if found.strip() else None
-        return cast("_JobStatus | None", status)
+        status: _JobStatus | None = json.loads(found).get("status", {}) if found.strip() else None
+        return status
 
     def _kubectl(self, *arguments: str, given: str = "") -> str:
         argv = ("kubectl", "--namespace", self.config.namespace, *arguments)
