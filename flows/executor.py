@@ -260,19 +260,19 @@ class Executor:
         )
         # a reused artifact's memory is not part of this run's
         peaks = [self.record.peak_memory, result.peak_memory if result else None]
-        update = {
-            "stages": {**self.record.stages, stage.name: entry},
-            "peak_memory": max((peak for peak in peaks if peak), default=None),
-        }
-        self.record = self.record.model_copy(update=update)
-        write_record(self.record, self.space)
+        self._update_record(
+            stages={**self.record.stages, stage.name: entry},
+            peak_memory=max((peak for peak in peaks if peak), default=None),
+        )
         took = f" in {clock(result.seconds)}" if result else ""
         emit(stage.name, entry.state, f"{artifact.digest[:12]}{took}")
 
     def _end(self, state: RunState, started: float, *, failure: str = "") -> None:
-        ended = {"seconds": round(time.monotonic() - started, 3), "finished_at": utc_now()}
-        update = {"state": state, "failure": failure, **ended}
-        self.record = self.record.model_copy(update=update)
+        seconds = round(time.monotonic() - started, 3)
+        self._update_record(state=state, failure=failure, seconds=seconds, finished_at=utc_now())
+
+    def _update_record(self, **fields: object) -> None:
+        self.record = self.record.model_copy(update=fields)
         write_record(self.record, self.space)
 
 
