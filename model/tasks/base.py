@@ -43,6 +43,9 @@ class Problem(ABC):
     optional: ClassVar[tuple[str, ...]] = ()
     """Columns that a file may contain; labels are optional in test files."""
 
+    label_column: ClassVar[str] = "label"
+    """The column without which a file is unlabelled."""
+
     default_metrics: ClassVar[tuple[str, ...]]
     """Metrics if none are configured, the headline first."""
 
@@ -65,12 +68,6 @@ class Problem(ABC):
         """A split's table in the family's canonical form."""
         return table
 
-    @abstractmethod
-    def __init__(
-        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
-    ) -> None:
-        """Read and tokenise the task's tables, one per split."""
-
     config: TaskConfig
     sequences: dict[str, Sequences]
     outputs: int
@@ -80,6 +77,18 @@ class Problem(ABC):
 
     notes: tuple[str, ...] = ()
     """Remarks on the data for the report: rows left out, texts truncated."""
+
+    def __init__(
+        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+    ) -> None:
+        """Read and tokenise the task's tables, one per split."""
+        self.config = config
+        self._tables = tables
+        self._encode(tokenizer)
+
+    @abstractmethod
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+        """Set `sequences`, `outputs` and all that the other methods need, from `_tables`."""
 
     def prune_vocabulary(self) -> None:
         """Renumber the token ids that occur in the data from 0; `used_ids` are the original ones.
@@ -134,13 +143,13 @@ class Problem(ABC):
         """[sequences] number of rows of logits for each sequence."""
         return np.ones(len(self.sequences[split]), np.int64)
 
-    @abstractmethod
     def examples(self, split: str) -> int:
-        """Number of examples in the file."""
+        """Number of examples in the file: its rows, unless the family counts otherwise."""
+        return len(self._tables[split])
 
-    @abstractmethod
     def labelled(self, split: str) -> bool:
         """Whether the split has labels."""
+        return self._tables[split].has(self.label_column)
 
     @abstractmethod
     def gold(self, split: str) -> Sequence[Gold]:

@@ -12,7 +12,7 @@ the task's threshold; a text may have none.
 Accuracy, F1 and Matthews come from scikit-learn, correlations from scipy, as in GLUE's own code.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, ClassVar
@@ -52,14 +52,10 @@ class Classification(Problem):
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     reads: ClassVar = "pooled"
 
-    def __init__(
-        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
-    ) -> None:
-        self.config = config
-        self._tables = tables
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
         self.sequences = {}
-        for name, table in tables.items():
-            text_a, longest = table.texts("text_a"), config.max_seq_length
+        for name, table in self._tables.items():
+            text_a, longest = table.texts("text_a"), self.config.max_seq_length
             if "text_b" in self.required or ("text_b" in self.optional and table.has("text_b")):
                 self.sequences[name] = pair_sequences(
                     tokenizer, text_a, table.texts("text_b"), max_seq_length=longest
@@ -69,10 +65,12 @@ class Classification(Problem):
         self.labels = self.label_names()
         self.outputs = max(len(self.labels), 1)
         self._targets = {
-            name: self.label_targets(table) for name, table in tables.items() if table.has("label")
+            name: self.label_targets(table)
+            for name, table in self._tables.items()
+            if self.labelled(name)
         }
         self._weights: Tensor | None = None
-        if config.class_weights == "balanced" and "train" in self._targets:
+        if self.config.class_weights == "balanced" and "train" in self._targets:
             rows = self.label_counts("train")
             weights = len(self._targets["train"]) / (len(rows) * np.maximum(rows, 1))
             self._weights = torch.from_numpy(weights.astype(np.float32))
@@ -105,14 +103,6 @@ class Classification(Problem):
     def label_counts(self, split: str) -> NDArray[np.int64]:
         """[labels] rows with each label."""
         return np.bincount(self._targets[split], minlength=self.outputs)
-
-    def examples(self, split: str) -> int:
-        """Rows of the file."""
-        return len(self.sequences[split])
-
-    def labelled(self, split: str) -> bool:
-        """Whether the file has the column `label`."""
-        return split in self._targets
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Labels."""

@@ -5,7 +5,7 @@ In:  columns context, label (number of the correct ending, from 0), and the endi
 Out: a `Problem` with one sequence per choice, scored by the head; softmax over the choices.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
-from model.config import TaskConfig
 from model.data.batch import on
 from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from model.tasks.classification import measure
@@ -34,11 +33,8 @@ class MultipleChoice(GroupedProblem):
     reads: ClassVar = "pooled"
     outputs = 1
 
-    def __init__(
-        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
-    ) -> None:
-        self.config = config
-        self._tables = tables
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+        tables = self._tables
         self.endings = {name: endings_of(table) for name, table in tables.items()}
         self._first = {
             name: offsets_of(np.array([len(row) for row in endings]))
@@ -55,7 +51,7 @@ class MultipleChoice(GroupedProblem):
         }
         self._correct: dict[str, Places] = {}
         for name, table in tables.items():
-            if not table.has("label"):
+            if not self.labelled(name):
                 continue
             sizes, labels = self._sizes(name), table.columns["label"]
             numbers = [int(str(label)) if str(label).isdigit() else -1 for label in labels]
@@ -66,14 +62,6 @@ class MultipleChoice(GroupedProblem):
                         f"ending, 0 to {size - 1}"
                     )
             self._correct[name] = np.array(numbers, np.int64)
-
-    def examples(self, split: str) -> int:
-        """Questions."""
-        return len(self.endings[split])
-
-    def labelled(self, split: str) -> bool:
-        """Whether the file has the column `label`."""
-        return split in self._correct
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Numbers of the correct endings."""

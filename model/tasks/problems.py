@@ -37,7 +37,6 @@ FAMILIES: Mapping[str, type[Problem]] = {
 }
 
 SPLITS = ("train", "dev", "test")
-LABELS = ("label", "tags", "answers")
 SAMPLE_SEED = 20181011
 """Seed for sampling `train_examples` and dev rows: the same for every trial."""
 
@@ -59,12 +58,12 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
         if split not in tables:
             continue
         table = tables[split]
-        for name in (name for name in LABELS if name in family.optional):
-            if not table.has(name):
-                raise UsageError(
-                    f"{table.path}: no column {name}, which training and development data need; "
-                    f'name the right one: columns.{name} = "..."'
-                )
+        name = family.label_column
+        if not table.has(name):
+            raise UsageError(
+                f"{table.path}: no column {name}, which training and development data need; "
+                f'name the right one: columns.{name} = "..."'
+            )
         # GLUE's own files have a few blank texts (QQP), which count as examples.
         for name in ("label", *(() if config.glue else family.required)):
             values = enumerate(table.columns.get(name, []))

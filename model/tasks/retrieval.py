@@ -13,7 +13,7 @@ Scored by nDCG, recall and reciprocal rank, each at a cut-off. Relevance is bina
 gains 1 / log2(r + 1) (Järvelin and Kekäläinen 2002). MRR@10 is MS MARCO's.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +24,6 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
-from model.config import TaskConfig
 from model.data.batch import on
 from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from model.tasks.features import Places, offsets_of, single_sequences
@@ -91,16 +90,14 @@ class Retrieval(GroupedProblem):
 
     required: ClassVar[tuple[str, ...]] = ("query", "passage")
     optional: ClassVar[tuple[str, ...]] = ("negatives", "negative", "document")
+    label_column: ClassVar[str] = "passage"
     default_metrics: ClassVar[tuple[str, ...]] = ("ndcg@10", "recall@1", "recall@10", "mrr@10")
     reads: ClassVar = "vectors"
     head_dropout: ClassVar[bool] = False
     joint: ClassVar[bool] = True
     outputs = 0
 
-    def __init__(
-        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
-    ) -> None:
-        self.config = config
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
         for name in self.config.metrics:
             metric, _, count = name.partition("@")
             if metric not in RANKING_METRICS or not count.isdigit() or not 1 <= int(count) <= DEPTH:
@@ -108,7 +105,7 @@ class Retrieval(GroupedProblem):
                     f"task {self.config.name}: metric {name}; expected one of "
                     f"{', '.join(f'{known}@K' for known in RANKING_METRICS)}, K from 1 to {DEPTH}"
                 )
-        self._texts = {name: RetrievalTexts(table) for name, table in tables.items()}
+        self._texts = {name: RetrievalTexts(table) for name, table in self._tables.items()}
         self._first = {
             name: offsets_of(np.array([len(line) for line in split.lines]))
             for name, split in self._texts.items()
@@ -131,10 +128,6 @@ class Retrieval(GroupedProblem):
     def examples(self, split: str) -> int:
         """Queries."""
         return len(self._texts[split].queries)
-
-    def labelled(self, split: str) -> bool:
-        """Always: each row contains a query and its passage."""
-        return True
 
     def gold(self, split: str) -> Sequence[Gold]:
         """The relevant passages of each query."""

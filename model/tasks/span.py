@@ -10,7 +10,7 @@ a question without one. Since there is no padding, softmax is over a sequence's 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypedDict, cast
 
@@ -265,19 +265,18 @@ class Spans(Problem):
 
     required: ClassVar[tuple[str, ...]] = ("question", "context")
     optional: ClassVar[tuple[str, ...]] = ("id", "title", "answers", "is_impossible")
+    label_column: ClassVar[str] = "answers"
     default_metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match")
     reads: ClassVar = "tokens"
     head_dropout: ClassVar[bool] = False
     outputs = 2
 
-    def __init__(
-        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
-    ) -> None:
-        self.config = config
-        self._tables = tables
-        self._splits = {name: SpanSplit(config, table, tokenizer) for name, table in tables.items()}
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+        self._splits = {
+            name: SpanSplit(self.config, table, tokenizer) for name, table in self._tables.items()
+        }
         self.sequences = {name: split.sequences for name, split in self._splits.items()}
-        self.impossible = config.span.null_threshold is not None or any(
+        self.impossible = self.config.span.null_threshold is not None or any(
             any(split.impossible) for split in self._splits.values()
         )
         train = self._splits.get("train")
@@ -303,14 +302,6 @@ class Spans(Problem):
     def reads_of(self, split: str) -> Places:
         """Every token."""
         return self.sequences[split].lengths
-
-    def examples(self, split: str) -> int:
-        """Questions."""
-        return len(self._tables[split])
-
-    def labelled(self, split: str) -> bool:
-        """Whether the file has answers."""
-        return self._tables[split].has("answers")
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Tuples of gold answers; ("",) for an unanswerable question."""

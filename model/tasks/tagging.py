@@ -14,7 +14,7 @@ count as well.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, cast
@@ -26,7 +26,6 @@ from torch.nn import functional
 
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
-from model.config import TaskConfig
 from model.data.batch import on, ragged_indices
 from model.tasks.base import Gold, Logits, Prediction, Problem
 from model.tasks.classification import measure
@@ -44,13 +43,12 @@ class Tagging(Problem):
 
     required: ClassVar[tuple[str, ...]] = ("words",)
     optional: ClassVar[tuple[str, ...]] = ("tags", "document")
+    label_column: ClassVar[str] = "tags"
     default_metrics: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar = "tokens"
 
-    def __init__(
-        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
-    ) -> None:
-        self.config = config
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+        config, tables = self.config, self._tables
         read = {name: sentences_of(table) for name, table in tables.items()}
         self.words = {name: words for name, (words, _) in read.items()}
         self.tags = {name: tags for name, (_, tags) in read.items() if tags is not None}
@@ -102,14 +100,6 @@ class Tagging(Problem):
             return self.config.metrics
         entity = is_entity_scheme(self.labels)
         return (ENTITY_F1, "accuracy") if entity else ("accuracy", "f1_macro")
-
-    def examples(self, split: str) -> int:
-        """Sentences."""
-        return len(self.words[split])
-
-    def labelled(self, split: str) -> bool:
-        """Whether the file has tags."""
-        return split in self.tags
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Lists of tags."""
