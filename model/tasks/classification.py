@@ -31,7 +31,7 @@ from model.config import TaskConfig
 from model.data.batch import on
 from model.glue import submission_name
 from model.tasks.base import Gold, Logits, Prediction, Problem
-from model.tasks.features import Places, pair_sequences, single_sequences
+from model.tasks.features import Places, encode
 from model.tasks.task_table import TaskTable
 
 Values = NDArray[np.generic]
@@ -53,15 +53,16 @@ class Classification(Problem):
     reads: ClassVar = "pooled"
 
     def _encode(self, tokenizer: SubwordTokenizer) -> None:
-        self.sequences = {}
-        for name, table in self._tables.items():
-            text_a, longest = table.texts("text_a"), self.config.max_seq_length
-            if "text_b" in self.required or ("text_b" in self.optional and table.has("text_b")):
-                self.sequences[name] = pair_sequences(
-                    tokenizer, text_a, table.texts("text_b"), max_seq_length=longest
-                )
-            else:
-                self.sequences[name] = single_sequences(tokenizer, text_a, max_seq_length=longest)
+        may_have_pairs = "text_b" in (*self.required, *self.optional)
+        self.sequences = {
+            name: encode(
+                tokenizer,
+                table.texts("text_a"),
+                table.texts("text_b") if may_have_pairs and table.has("text_b") else None,
+                max_seq_length=self.config.max_seq_length,
+            )
+            for name, table in self._tables.items()
+        }
         self.labels = self.label_names()
         self.outputs = max(len(self.labels), 1)
         self._targets = {

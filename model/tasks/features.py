@@ -123,24 +123,18 @@ def tokenize(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Ragged:
     return ragged([encoding.ids for encoding in encodings])
 
 
-def single_sequences(
-    tokenizer: SubwordTokenizer, texts: Sequence[str], *, max_seq_length: int
-) -> Sequences:
-    """[CLS] A [SEP]."""
-    ids = tokenize(tokenizer, texts)
-    kept = np.minimum(ids.lengths, max_seq_length - 2)
-    return assemble(tokenizer, ids, kept_a=kept)
-
-
-def pair_sequences(
+def encode(
     tokenizer: SubwordTokenizer,
     texts_a: Sequence[str],
-    texts_b: Sequence[str],
+    texts_b: Sequence[str] | None = None,
     *,
     max_seq_length: int,
 ) -> Sequences:
-    """[CLS] A [SEP] B [SEP]."""
-    ids_a, ids_b = tokenize(tokenizer, texts_a), tokenize(tokenizer, texts_b)
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], truncated to `max_seq_length`."""
+    ids_a = tokenize(tokenizer, texts_a)
+    if texts_b is None:
+        return assemble(tokenizer, ids_a, kept_a=np.minimum(ids_a.lengths, max_seq_length - 2))
+    ids_b = tokenize(tokenizer, texts_b)
     kept_a, kept_b = truncated_lengths(ids_a.lengths, ids_b.lengths, room=max_seq_length - 3)
     return assemble(tokenizer, ids_a, kept_a=kept_a, ids_b=ids_b, kept_b=kept_b)
 

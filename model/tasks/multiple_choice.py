@@ -18,7 +18,7 @@ from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import on
 from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from model.tasks.classification import measure
-from model.tasks.features import Places, by_group, offsets_of, pair_sequences
+from model.tasks.features import Places, by_group, encode, offsets_of
 from model.tasks.task_table import TaskTable
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))
@@ -41,7 +41,7 @@ class MultipleChoice(GroupedProblem):
             for name, endings in self.endings.items()
         }
         self.sequences = {
-            name: pair_sequences(
+            name: encode(
                 tokenizer,
                 np.repeat(np.array(table.texts("context"), object), self._sizes(name)).tolist(),
                 [ending for row in self.endings[name] for ending in row],

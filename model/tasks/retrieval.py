@@ -26,7 +26,7 @@ from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer, well_formed
 from model.data.batch import on
 from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
-from model.tasks.features import Places, offsets_of, single_sequences
+from model.tasks.features import Places, encode, offsets_of
 from model.tasks.task_table import TaskTable
 
 Hits = NDArray[np.bool_]
@@ -111,7 +111,7 @@ class Retrieval(GroupedProblem):
             for name, split in self._texts.items()
         }
         self.sequences = {
-            name: single_sequences(
+            name: encode(
                 tokenizer,
                 [text for line in split.lines for text in line],
                 max_seq_length=self.config.max_seq_length,

@@ -41,6 +41,7 @@ from model.tasks.squad import (
     by_answerability,
     f1_v2,
     kept_golds,
+    means,
     score_v1,
     score_v2,
 )
@@ -393,13 +394,13 @@ class Spans(Problem):
         guesses = [guess["text"] for guess in _typed(predictions)]
         if self.impossible:
             scores, answerable = score_v2(golds, guesses), [bool(gold) for gold in golds]
-            return scores.means() | {
+            return means(scores) | {
                 f"{group}_{metric}": value
-                for group, means in by_answerability(scores, answerable).items()
-                for metric, value in means.items()
+                for group, of_group in by_answerability(scores, answerable).items()
+                for metric, value in of_group.items()
                 if len(set(answerable)) > 1
             }
-        return score_v1([gold or [""] for gold in golds], guesses).means()
+        return means(score_v1([gold or [""] for gold in golds], guesses))
 
     def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
         """SQuAD's JSON: question id to answer, and to null margin."""

@@ -11,8 +11,8 @@ the gold answers of an unanswerable question, and drops gold answers that normal
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from itertools import compress
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = frozenset(string.punctuation)
@@ -40,39 +40,36 @@ def f1_v2(prediction: str, gold: str) -> float:
     return _overlap(ours, theirs) if ours and theirs else float(ours == theirs)
 
 
-@dataclass(frozen=True)
-class SquadScores:
-    """Scores of each question, in order."""
-
-    exact: tuple[float, ...]
-    f1: tuple[float, ...]
-
-    def means(self) -> dict[str, float]:
-        """Means over the questions, by name."""
-        return {
-            "exact_match": sum(self.exact) / len(self.exact),
-            "f1": sum(self.f1) / len(self.f1),
-        }
+Scores = list[tuple[float, float]]
+"""Exact match and F1 of each question, in order."""
 
 
-def score_v1(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
+def means(scores: Scores) -> dict[str, float]:
+    """Means over the questions, by name."""
+    exact, f1 = zip(*scores, strict=True)
+    return {"exact_match": sum(exact) / len(exact), "f1": sum(f1) / len(f1)}
+
+
+def score_v1(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> Scores:
     """The maximum over a question's gold answers, version 1.1."""
     return _best(golds, predictions, f1_v1)
 
 
-def score_v2(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> SquadScores:
+def score_v2(golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> Scores:
     """The maximum over a question's gold answers, version 2.0; without any, "" is correct."""
     return _best([kept_golds(answers) for answers in golds], predictions, f1_v2)
 
 
 def _best(
     golds: Sequence[Sequence[str]], predictions: Sequence[str], f1: Callable[[str, str], float]
-) -> SquadScores:
-    pairs = list(zip(golds, predictions, strict=True))
-    return SquadScores(
-        tuple(max(exact_match(guess, gold) for gold in answers) for answers, guess in pairs),
-        tuple(max(f1(guess, gold) for gold in answers) for answers, guess in pairs),
-    )
+) -> Scores:
+    return [
+        (
+            max(exact_match(guess, gold) for gold in answers),
+            max(f1(guess, gold) for gold in answers),
+        )
+        for answers, guess in zip(golds, predictions, strict=True)
+    ]
 
 
 def kept_golds(answers: Sequence[str]) -> list[str]:
@@ -106,18 +103,13 @@ def best_null_threshold(
     return best / len(scores), threshold
 
 
-def by_answerability(
-    scores: SquadScores, has_answer: Sequence[bool]
-) -> Mapping[str, dict[str, float]]:
+def by_answerability(scores: Scores, has_answer: Sequence[bool]) -> dict[str, dict[str, float]]:
     """Means over the questions with (`has_answer`) and without (`no_answer`) an answer."""
-    groups = {}
-    for name, wanted in (("has_answer", True), ("no_answer", False)):
-        rows = [row for row, answerable in enumerate(has_answer) if answerable is wanted]
-        if rows:
-            groups[name] = SquadScores(
-                tuple(scores.exact[row] for row in rows), tuple(scores.f1[row] for row in rows)
-            ).means()
-    return groups
+    groups = {
+        "has_answer": list(compress(scores, has_answer)),
+        "no_answer": list(compress(scores, (not answerable for answerable in has_answer))),
+    }
+    return {name: means(group) for name, group in groups.items() if group}
 
 
 def _overlap(ours: list[str], theirs: list[str]) -> float:

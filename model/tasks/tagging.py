@@ -141,18 +141,13 @@ class Tagging(Problem):
         words = tuple(name for name in self.metrics if name != ENTITY_F1)
         scores = measure(words, flat_gold, flat)
         if ENTITY_F1 in self.metrics:
-            counts = count_entities(gold, predicted)
-            scores |= {
-                ENTITY_F1: counts.f1,
-                "entity_precision": counts.precision,
-                "entity_recall": counts.recall,
-            }
-            for kind in sorted({label[2:] for label in self.labels if label != "O"}):
-                of_kind = count_entities(gold, predicted, kind=kind)
+            kinds = sorted({label[2:] for label in self.labels if label != "O"})
+            for kind, suffix in [("", ""), *((kind, f"_{kind}") for kind in kinds)]:
+                counts = count_entities(gold, predicted, kind=kind)
                 scores |= {
-                    f"{ENTITY_F1}_{kind}": of_kind.f1,
-                    f"entity_precision_{kind}": of_kind.precision,
-                    f"entity_recall_{kind}": of_kind.recall,
+                    f"{ENTITY_F1}{suffix}": counts.f1,
+                    f"entity_precision{suffix}": counts.precision,
+                    f"entity_recall{suffix}": counts.recall,
                 }
         return scores
 

@@ -4,9 +4,8 @@ from hypothesis import strategies as st
 
 from model.tasks.features import (
     batches_by_length,
-    pair_sequences,
+    encode,
     ragged,
-    single_sequences,
     truncated_lengths,
 )
 from tests.model.task_builders import TOKENIZER
@@ -29,7 +28,7 @@ def test_truncation_leaves_what_popping_one_by_one_leaves(a: int, b: int, room: 
 
 
 def test_pairs_are_cls_a_sep_b_sep_with_types_and_positions() -> None:
-    sequences = pair_sequences(
+    sequences = encode(
         TOKENIZER, ["the list", "a", ""], ["of given", "", "shape names"], max_seq_length=16
     )
     cls, sep = TOKENIZER.cls_id, TOKENIZER.sep_id
@@ -49,14 +48,14 @@ def test_pairs_are_cls_a_sep_b_sep_with_types_and_positions() -> None:
 
 
 def test_long_texts_are_cut_and_counted() -> None:
-    sequences = single_sequences(TOKENIZER, ["the " * 50, "the"], max_seq_length=8)
+    sequences = encode(TOKENIZER, ["the " * 50, "the"], max_seq_length=8)
     assert sequences.lengths.tolist() == [8, 3]
     assert sequences.truncated == 1
     assert sequences.input_ids.row(0)[-1] == TOKENIZER.sep_id
 
 
 def test_special_tokens_written_in_a_text_are_text() -> None:
-    sequences = single_sequences(TOKENIZER, ["[SEP] the [MASK]"], max_seq_length=32)
+    sequences = encode(TOKENIZER, ["[SEP] the [MASK]"], max_seq_length=32)
     inside = set(sequences.input_ids.row(0)[1:-1].tolist())
     assert not inside & (TOKENIZER.special_ids - {TOKENIZER.unk_id})
 
