@@ -26,6 +26,7 @@ from tokenizers.models import WordPiece
 from artifacts.errors import ClozeError
 from artifacts.manifest import parse_manifest
 from artifacts.tokenizer import read_tokenizer_json
+from model.hugging_face.layout import LAYOUTS
 from model.hugging_face.source import open_source, read_weights
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import Piece
@@ -153,7 +154,7 @@ def test_damaged_weights_are_read_or_refused(
     for content in (damaged(whole, damage), struct.pack("<Q", header) + whole[8:]):
         (folder / "model.safetensors").write_bytes(content)
         try:
-            read_weights(open_source(folder))
+            read_weights(open_source(folder), LAYOUTS["bert"])
         except ClozeError as error:
             assert str(folder) in str(error)
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from artifacts.config import GrownConfig, parse
 from artifacts.errors import IntegrityError, UsageError
 from artifacts.manifest import FileEntry, Manifest
-from artifacts.store import Artifact, put_bytes, put_json
+from artifacts.store import put_bytes, put_json
 from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, Family, Objective, TaskConfig
 from model.encoder.models import (
@@ -46,8 +46,6 @@ from model.hugging_face.source import (
     CONFIG,
     SentenceModules,
     Source,
-    artifact_source,
-    check_tied,
     open_source,
     read_sentence_modules,
     read_shape,
@@ -211,7 +209,6 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     config, tokenizer = read_shape(source)
     layout = LAYOUTS[config.family]
     tensors = read_weights(source, layout)
-    check_tied(tensors, layout, source=source.directory)
     # Some vocabularies are padded (30,528 rows for 30,522 tokens): drop the unused rows. Any number
     # of rows that padding cannot explain means another vocabulary, which is refused below.
     words = tensors.get(layout.word_embeddings)
@@ -317,29 +314,24 @@ def save_model(
         config["label2id"] = {label: number for number, label in enumerate(labels)}
     if not problem.exclusive:
         config["problem_type"] = "multi_label_classification"  # the default is a softmax
-    folder = f"{MODELS}{problem.config.name}"
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
-    tokenizer = initial.tokenizer.tokenizer_json().encode()
-    modules = {}
+    files = {
+        "model.safetensors": save(contiguous, metadata={"format": "pt"}),
+        "tokenizer.json": initial.tokenizer.tokenizer_json().encode(),
+    }
     if problem.reads == "vectors":
-        described = SentenceModules(initial.pooling, True, task.max_seq_length)
-        modules = described.files(width=initial.config.hidden_size)
+        modules = SentenceModules(initial.pooling, True, task.max_seq_length)
+        files |= modules.files(width=initial.config.hidden_size)
+    folder = f"{MODELS}{problem.config.name}"
     return [
-        put_bytes(
-            output,
-            save(contiguous, metadata={"format": "pt"}),
-            name=f"{folder}/model.safetensors",
-        ),
         put_json(output, config, name=f"{folder}/config.json"),
-        put_bytes(output, tokenizer, name=f"{folder}/tokenizer.json"),
-        *(put_bytes(output, file, name=f"{folder}/{name}") for name, file in modules.items()),
+        *(put_bytes(output, content, name=f"{folder}/{name}") for name, content in files.items()),
     ]
 
 
-def saved_source(artifact: Artifact, task: str) -> Source:
-    """Files of the model of `task`, or of the only model in a finetune artifact."""
-    names = [entry.name for entry in artifact.manifest.files if entry.name.startswith(MODELS)]
-    known = sorted({name.removeprefix(MODELS).split("/")[0] for name in names})
+def saved_source(artifact: Source, task: str) -> Source:
+    """Files of the model of `task`, or of the only model, among those of a finetune artifact."""
+    known = sorted({name.split("/")[0] for name in artifact.inside(MODELS).names})
     if task not in known and (task or len(known) != 1):
         found = ", ".join(known) or "none; fine-tune without save = 'none'"
         raise UsageError(
@@ -347,7 +339,7 @@ def saved_source(artifact: Artifact, task: str) -> Source:
             if task or not known
             else f"{artifact.directory}: has the tasks {found}; name one of them"
         )
-    return artifact_source(artifact, folder=f"{MODELS}{task or known[0]}/")
+    return artifact.inside(f"{MODELS}{task or known[0]}/")
 
 
 def read_model(

@@ -11,8 +11,8 @@ its containers) are refused, whether or not a manifest lists them.
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,7 +34,7 @@ from artifacts.tokenizer import (
     read_vocab_txt,
 )
 from model.config import EncoderConfig
-from model.hugging_face.layout import LAYOUTS, Layout, encoder_config
+from model.hugging_face.layout import Layout, encoder_config
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -93,6 +93,11 @@ class Source:
             raise UsageError(f"{self.directory}/{name}: expected a JSON object")
         return table
 
+    def inside(self, folder: str) -> "Source":
+        """The model in the `folder/` of these files."""
+        names = tuple(name.removeprefix(folder) for name in self.names if name.startswith(folder))
+        return replace(self, names=names, path=lambda name: self.path(folder + name))
+
 
 def open_source(location: str | Path) -> Source:
     """The model at `location`: an artifact anywhere, or a folder on this machine."""
@@ -109,16 +114,10 @@ def open_source(location: str | Path) -> Source:
     return Source(directory, names, lambda name: str(folder / name))
 
 
-def artifact_source(artifact: Artifact, *, folder: str = "") -> Source:
-    """The model inside an artifact, or inside one `folder/` of it."""
-    names = tuple(
-        entry.name.removeprefix(folder)
-        for entry in artifact.manifest.files
-        if entry.name.startswith(folder)
-    )
-    return Source(
-        artifact.directory, names, lambda name: artifact.path(folder + name), artifact.manifest
-    )
+def artifact_source(artifact: Artifact) -> Source:
+    """The files of an artifact, each downloaded when it is first read."""
+    names = tuple(entry.name for entry in artifact.manifest.files)
+    return Source(artifact.directory, names, artifact.path, artifact.manifest)
 
 
 def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, SubwordTokenizer]:
@@ -196,12 +195,40 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
     )
 
 
-def read_weights(source: Source, layout: Layout = LAYOUTS["bert"]) -> dict[str, Tensor]:
-    """All tensors of the model, float32, under the names of the class with pre-training heads."""
+def read_weights(source: Source, layout: Layout) -> dict[str, Tensor]:
+    """All tensors of the model, float32, under the names of the class with pre-training heads.
+
+    An output layer that is not tied to the word embeddings is refused; neither family has one.
+    """
+    found = {}
+    for name, tensor in _stored_tensors(source).items():
+        # Older checkpoints use gamma and beta; bare encoders lack the prefix `bert.` or `model.`.
+        present = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+        present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)
+        if present.startswith(layout.bare):
+            present = layout.prefix + present
+        found[present] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+        if not torch.isfinite(found[present]).all():
+            raise IntegrityError(
+                f"{source.directory}: {name} has NaN or infinite values: training diverged or the "
+                "file is damaged; use an earlier checkpoint"
+            )
+    for repeated, original in layout.tied.items():
+        pair = [found[name] for name in (repeated, original) if name in found]
+        if len(pair) == 2 and not torch.equal(*pair):
+            raise UsageError(
+                f"{source.directory}: {repeated} differs from {original}; only models whose output "
+                "layer is tied to the word embeddings can be read"
+            )
+    return found
+
+
+def _stored_tensors(source: Source) -> dict[str, Tensor]:
+    """All tensors as they are stored, in one file or in several with an index."""
     if SINGLE in source.names:
-        tensors = _read_file(source, SINGLE)
-    elif INDEX in source.names:
-        tensors = {}
+        return _read_file(source, SINGLE)
+    if INDEX in source.names:
+        tensors: dict[str, Tensor] = {}
         weight_map = source.read_table(INDEX).get("weight_map")
         if not isinstance(weight_map, dict):
             raise UsageError(f"{source.directory}/{INDEX}: no weight_map; expected tensor to file")
@@ -216,28 +243,14 @@ def read_weights(source: Source, layout: Layout = LAYOUTS["bert"]) -> dict[str, 
             raise IntegrityError(
                 f"{source.directory}: {INDEX} lists {missing[0]}, but no shard contains it"
             )
-    else:
-        executable = [name for name in source.names if name.endswith(EXECUTABLE)]
-        raise UsageError(
-            f"{source.directory}/{executable[0]}: a format that can execute code is not read; "
-            f"expected {SINGLE}: if you trust the file, convert it with safetensors"
-            if executable
-            else f"{source.directory}: no {SINGLE} and no {INDEX}; expected Hugging Face's layout"
-        )
-    found = {}
-    for name, tensor in tensors.items():
-        # Older checkpoints use gamma and beta; bare encoders lack the prefix `bert.` or `model.`.
-        present = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-        present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)
-        if present.startswith(layout.bare):
-            present = layout.prefix + present
-        found[present] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
-        if not torch.isfinite(found[present]).all():
-            raise IntegrityError(
-                f"{source.directory}: {name} has NaN or infinite values: training diverged or the "
-                "file is damaged; use an earlier checkpoint"
-            )
-    return found
+        return tensors
+    executable = [name for name in source.names if name.endswith(EXECUTABLE)]
+    raise UsageError(
+        f"{source.directory}/{executable[0]}: a format that can execute code is not read; "
+        f"expected {SINGLE}: if you trust the file, convert it with safetensors"
+        if executable
+        else f"{source.directory}: no {SINGLE} and no {INDEX}; expected Hugging Face's layout"
+    )
 
 
 def _read_file(source: Source, name: str) -> dict[str, Tensor]:
@@ -247,20 +260,6 @@ def _read_file(source: Source, name: str) -> dict[str, Tensor]:
         raise IntegrityError(
             f"{source.directory}/{name}: not a safetensors file: {error}"
         ) from None
-
-
-def check_tied(tensors: Mapping[str, Tensor], layout: Layout, *, source: str) -> None:
-    """Refuse an output layer that is not tied to the word embeddings; neither family has one."""
-    for repeated, original in layout.tied.items():
-        if (
-            repeated in tensors
-            and original in tensors
-            and not torch.equal(tensors[repeated], tensors[original])
-        ):
-            raise UsageError(
-                f"{source}: {repeated} differs from {original}; only models whose output layer is "
-                "tied to the word embeddings can be read"
-            )
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from model.hugging_face.model_files import (
     read_model,
     saved_source,
 )
-from model.hugging_face.source import SentenceModules
+from model.hugging_face.source import artifact_source
 
 IMPORT = "import"
 IMPORT_FORMAT_VERSION = 1
@@ -62,17 +62,11 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     if not filesystem.exists(filesystem.join(location, MANIFEST_NAME)):
         raise UsageError(f"{location}: not a finetune artifact; name a run, or its directory")
     artifact = open_artifact(location)
-    source = saved_source(artifact, task)
+    source = saved_source(artifact_source(artifact), task)
     model, saved, tokenizer = read_model(source)
     trials = Trials.model_validate(artifact.read_json("fits.json")).fits
-    files = {
-        "config.json": Path(source.path("config.json")).read_bytes(),
-        "model.safetensors": Path(source.path("model.safetensors")).read_bytes(),
-        **_tokenizer_files(tokenizer, model.encoder.config),
-    }
-    if isinstance(model, SentenceModel):
-        described = SentenceModules(model.pooling, True, saved.task.max_seq_length)
-        files |= described.files(width=model.encoder.config.hidden_size)
+    files = {name: Path(source.path(name)).read_bytes() for name in source.names}
+    files |= _tokenizer_files(tokenizer, model.encoder.config)
     kept = max(
         (
             trial

@@ -18,16 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from artifacts import filesystem
 from artifacts.errors import UsageError
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.store import open_artifact
 from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from model.config import EncoderConfig
 from model.data.batch import Example, pack
 from model.encoder.models import Pooling, PretrainingModel, shapes_alone
 from model.hugging_face.model_files import read_encoder_files
-from model.hugging_face.source import MODULES, SentenceModules, Source, artifact_source
+from model.hugging_face.source import MODULES, SentenceModules, open_source
 from model.tasks.features import batches_by_length, tokens_at_once
 from model.training.precision import Precision, placed
 
@@ -224,7 +221,7 @@ class Model:
 
 
 def load(
-    location: str | Path | Source,
+    location: str | Path,
     *,
     device: str = "auto",
     precision: Precision = "auto",
@@ -234,19 +231,16 @@ def load(
 
     From a finetune artifact, the encoder that was trained to compare texts.
     """
-    directory = "" if isinstance(location, Source) else str(location).rstrip("/")
-    if directory and filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
-        artifact = open_artifact(directory)
-        if artifact.manifest.stage == "finetune":
-            names = [entry.name for entry in artifact.manifest.files]
-            found = [name for name in names if name.endswith(f"/{MODULES}")]
-            if len(found) != 1:
-                raise UsageError(
-                    f"{directory}: contains {len(found)} encoders trained to compare texts, "
-                    "expected one; write the right one into a folder with `cloze export`"
-                )
-            location = artifact_source(artifact, folder=found[0].removesuffix(MODULES))
-    files = read_encoder_files(location)
+    source = open_source(location)
+    if source.manifest is not None and source.manifest.stage == "finetune":
+        found = [name for name in source.names if name.endswith(f"/{MODULES}")]
+        if len(found) != 1:
+            raise UsageError(
+                f"{source.directory}: contains {len(found)} encoders trained to compare texts, "
+                "expected one; write the right one into a folder with `cloze export`"
+            )
+        source = source.inside(found[0].removesuffix(MODULES))
+    files = read_encoder_files(source)
     with shapes_alone():
         module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
     # Parts that are missing stay zero: what needs them is refused.

@@ -20,10 +20,7 @@ import numpy as np
 from pydantic import JsonValue
 from torch import nn
 
-from artifacts import filesystem
 from artifacts.errors import UsageError
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.store import open_artifact
 from artifacts.tokenizer import SubwordTokenizer
 from model.encoder.models import SentenceModel
 from model.finetune.approaches import FineTuning, split_logits
@@ -180,16 +177,14 @@ def load_predictor(
     location: str | Path, *, task: str = "", device: str = "auto", precision: str = "auto"
 ) -> Predictor:
     """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder."""
-    directory = str(location)
-    if filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
-        source = saved_source(open_artifact(directory), task)
-    else:
-        source = open_source(directory)
+    source = open_source(location)
+    if source.manifest is not None:
+        source = saved_source(source, task)
     model, saved, tokenizer = read_model(source)
     if isinstance(model, SentenceModel):
         raise UsageError(
-            f"{directory}: the model of task {saved.task.name} computes vectors to compare, not "
-            "predictions; use it with `cloze search` or `cloze embed`"
+            f"{source.directory}: the model of task {saved.task.name} computes vectors to compare, "
+            "not predictions; use it with `cloze search` or `cloze embed`"
         )
     where, chosen = placed(device, precision)
     return Predictor(model.to(where), saved, tokenizer, chosen)

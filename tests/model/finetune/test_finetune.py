@@ -21,7 +21,7 @@ from model.evaluation.evaluate import evaluate
 from model.finetune.approaches import FineTuning, split_logits
 from model.finetune.finetune import Worker, finetune, run_workers
 from model.hugging_face.model_files import read_encoder_files, read_model
-from model.hugging_face.source import artifact_source
+from model.hugging_face.source import open_source
 from model.inference.export import export_task
 from model.inference.predict import load_predictor
 from model.tasks.problems import load_problem, load_tables
@@ -263,7 +263,7 @@ def test_the_best_fit_is_saved_and_answers_as_it_did(
     )
     fits = Trials.model_validate(artifact.read_json("fits.json")).fits
     best = max((f for f in fits if f.task == "tags"), key=lambda fit: fit.dev["accuracy"])
-    model, saved, tokenizer = read_model(artifact_source(artifact, folder="models/tags/"))
+    model, saved, tokenizer = read_model(open_source(artifact.directory).inside("models/tags/"))
     problem = load_problem(saved.task, tokenizer, load_tables(saved.task))
     logits = split_logits(problem, FineTuning(problem, model), "test")
     assert problem.labels == saved.task.labels == ("NAME", "O")
