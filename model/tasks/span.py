@@ -108,6 +108,15 @@ def max_context(windows: Windows, lengths_Q: Places) -> NDArray[np.bool_]:
     return chosen
 
 
+class WindowSpans(NamedTuple):
+    """Valid spans of one window, in tokens of the whole context."""
+
+    first: Places
+    last: Places
+    score: NDArray[np.float32]
+    null_score: float
+
+
 class SpanSplit:
     """The questions of one file, with their contexts cut into windows."""
 
@@ -187,6 +196,22 @@ class SpanSplit:
         begin, end = self.begins.row(number)[first], self.ends.row(number)[last]
         return self.contexts[number][int(begin) : int(end)].strip()  # byte-level tokens have spaces
 
+    def window_spans(self, window: int, logits_S2: Logits) -> WindowSpans:
+        """The spans among the `n_best` starts and ends of a window (run_squad.py:722-914)."""
+        config, starts_allowed = self.config.span, self.most_context[window]
+        offset, base = self.text_offsets[window], self.windows.start[window]
+        starts = np.argsort(-logits_S2[:, 0], kind="stable")[: config.n_best] - offset
+        ends = np.argsort(-logits_S2[:, 1], kind="stable")[: config.n_best] - offset
+        starts = starts[(starts >= 0) & (starts < len(starts_allowed))]
+        starts = starts[starts_allowed[starts]]
+        ends = ends[(ends >= 0) & (ends < len(starts_allowed))]
+        first, last = np.repeat(starts, len(ends)), np.tile(ends, len(starts))
+        valid = (first <= last) & (last - first < config.max_answer_length)
+        first, last = first[valid], last[valid]
+        score = logits_S2[first + offset, 0] + logits_S2[last + offset, 1]
+        null_score = float(logits_S2[0, 0] + logits_S2[0, 1])
+        return WindowSpans(first + base, last + base, score, null_score)
+
     def _cut(self, tokenizer: SubwordTokenizer) -> None:
         """Cut the contexts into windows, and append each window to its question."""
         config = self.config.span
@@ -201,9 +226,12 @@ class SpanSplit:
             )
         lengths = self.ids.lengths[self.context]
         self.windows = windows = cut_texts(room, lengths, stride=config.doc_stride)
-        self.most_context = max_context(windows, lengths)
+        most_context = max_context(windows, lengths)
+        self.most_context = np.split(most_context, np.cumsum(windows.length)[:-1])
+        """Per window, for each of its context tokens, whether a span may start there."""
         kept = kept[windows.question]
         self.text_offsets = kept + 2
+        """[N] position of a window's first context token in its sequence."""
         first = self.ids.offsets[self.context[windows.question]] + windows.start
         read = Ragged(
             self.ids.values[ragged_indices(first, windows.length)], offsets_of(windows.length)
@@ -224,41 +252,6 @@ class SpanPrediction(TypedDict):
 
     margin: float
     """Null score minus the best span's score; above the threshold, the answer is ""."""
-
-
-class WindowSpans(NamedTuple):
-    """Valid spans of one window, in tokens of the whole context."""
-
-    first: Places
-    last: Places
-    score: NDArray[np.float32]
-    null_score: float
-
-
-def window_spans(
-    logits_S2: Logits,
-    starts_allowed: NDArray[np.bool_],
-    *,
-    offset: int,
-    base: int,
-    n_best: int,
-    max_answer_length: int,
-) -> WindowSpans:
-    """The spans among the `n_best` starts and ends of a window (run_squad.py:722-914).
-
-    `starts_allowed`: [context tokens of the window]; `offset`: position of the first of them in the
-    sequence; `base`: its number in the whole context.
-    """
-    starts = np.argsort(-logits_S2[:, 0], kind="stable")[:n_best] - offset
-    ends = np.argsort(-logits_S2[:, 1], kind="stable")[:n_best] - offset
-    starts = starts[(starts >= 0) & (starts < len(starts_allowed))]
-    starts = starts[starts_allowed[starts]]
-    ends = ends[(ends >= 0) & (ends < len(starts_allowed))]
-    first, last = np.repeat(starts, len(ends)), np.tile(ends, len(starts))
-    valid = (first <= last) & (last - first < max_answer_length)
-    first, last = first[valid], last[valid]
-    score = logits_S2[first + offset, 0] + logits_S2[last + offset, 1]
-    return WindowSpans(first + base, last + base, score, float(logits_S2[0, 0] + logits_S2[0, 1]))
 
 
 class Spans(Problem):
@@ -331,22 +324,10 @@ class Spans(Problem):
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """Best span of every question over its windows, and its margin to the lowest null score."""
-        questions, config = self._splits[split], self.config.span
-        windows = questions.windows
-        allowed = np.split(questions.most_context, np.cumsum(windows.length)[:-1])
-        rows = np.split(logits, questions.sequences.input_ids.offsets[1:-1])
-        spans = [
-            window_spans(
-                rows[window],
-                allowed[window],
-                offset=int(questions.text_offsets[window]),
-                base=int(windows.start[window]),
-                n_best=config.n_best,
-                max_answer_length=config.max_answer_length,
-            )
-            for window in range(len(windows))
-        ]
-        bounds = np.searchsorted(windows.question, np.arange(self.examples(split) + 1))
+        questions = self._splits[split]
+        by_window = np.split(logits, questions.sequences.input_ids.offsets[1:-1])
+        spans = [questions.window_spans(window, rows) for window, rows in enumerate(by_window)]
+        bounds = np.searchsorted(questions.windows.question, np.arange(self.examples(split) + 1))
         results: list[Prediction] = []
         for question in range(self.examples(split)):
             of_question = spans[bounds[question] : bounds[question + 1]]
