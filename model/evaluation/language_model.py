@@ -36,9 +36,9 @@ from model.data.targets import NextToken
 from model.encoder.models import PretrainingModel
 from model.evaluation.ngram import (
     NOTHING,
-    TOKENS_FILE,
     TRAIN_SPLIT,
     NgramModel,
+    document_files,
     read_training_tokens,
     token_batches,
     training_frequencies,
@@ -326,11 +326,10 @@ def heldout_sentences(
 
 def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
     """Digest and sentences of documents in the first held-out split, in the order of buckets."""
-    named = [(TOKENS_FILE.fullmatch(entry.name), entry) for entry in tokens.manifest.files]
-    held = [(match["split"], entry) for match, entry in named if match]
     others = (TRAIN_SPLIT, GENERAL)
-    splits = sorted({split for split, entry in held if split not in others and entry.rows})
-    for entry in (entry for split, entry in held if splits and split == splits[0]):
+    held = [(split, entry) for split, entry in document_files(tokens) if split not in others]
+    first = min((split for split, entry in held if entry.rows), default="")
+    for entry in (entry for split, entry in held if split == first):
         for batch in token_batches(tokens, entry.name):
             for row in batch.slice(0, DOCUMENTS).to_pylist():
                 ends = np.cumsum(row["sentence_lengths"])[:-1]

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from artifacts.errors import IntegrityError
+from artifacts.manifest import FileEntry
 from artifacts.store import Artifact
 from model.data.batch import ragged_indices
 from model.tasks.features import offsets_of
@@ -55,11 +56,7 @@ def read_training_tokens(tokens: Artifact, *, limit: int) -> TokenStream:
     Documents are assigned to buckets by a hash of their text, so the first buckets are a fair
     sample.
     """
-    names = [
-        entry.name
-        for entry in tokens.manifest.files
-        if (match := TOKENS_FILE.fullmatch(entry.name)) and match["split"] == TRAIN_SPLIT
-    ]
+    names = [entry.name for split, entry in document_files(tokens) if split == TRAIN_SPLIT]
     ids, first, total = [], [], 0
     for batch in (batch for name in names for batch in token_batches(tokens, name)):
         column = batch.column("token_ids")
@@ -83,6 +80,12 @@ def training_frequencies(tokens: Artifact) -> Int64:
     if not counts.sum():
         raise IntegrityError(f"{tokens.directory}: no training tokens; run the tokens stage again")
     return counts
+
+
+def document_files(tokens: Artifact) -> list[tuple[str, FileEntry]]:
+    """Split and entry of each file of documents in a tokens artifact."""
+    named = [(TOKENS_FILE.fullmatch(entry.name), entry) for entry in tokens.manifest.files]
+    return [(match["split"], entry) for match, entry in named if match]
 
 
 def token_batches(tokens: Artifact, name: str) -> Iterator[pa.RecordBatch]:
