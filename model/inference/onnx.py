@@ -19,7 +19,7 @@ encoder without heads, it is nDCG@10 of retrieving the second half of each text 
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -47,7 +47,7 @@ from model.hugging_face.source import (
     read_shape,
 )
 from model.inference.predict import load_predictor
-from model.tasks.features import batches_by_length
+from model.tasks.features import batches_by_length, encode
 from model.tasks.retrieval import best_passages, measure_ranking
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width
@@ -73,6 +73,12 @@ EXAMPLE = (2, 8)
 """B and S of the traced inputs; both are dynamic in the graph."""
 
 
+def mean_of(states_BSH: Tensor, inside_BS: Tensor) -> Tensor:
+    """[B, H] mean over the tokens inside each sequence."""
+    inside_BS1 = inside_BS[:, :, None].to(states_BSH.dtype)
+    return (states_BSH * inside_BS1).sum(1) / inside_BS1.sum(1)
+
+
 class Traced(nn.Module):
     """A model of `transformers` with tensors as inputs and a single output tensor."""
 
@@ -96,11 +102,8 @@ class Traced(nn.Module):
         states: Tensor = found[0]
         if self.modules_after is None:
             return states
-        if self.modules_after.pooling == "cls":
-            vectors = states[:, 0]
-        else:
-            inside = attention_mask[:, :, None].to(states.dtype)
-            vectors = (states * inside).sum(1) / inside.sum(1)
+        is_cls = self.modules_after.pooling == "cls"
+        vectors = states[:, 0] if is_cls else mean_of(states, attention_mask)
         return functional.normalize(vectors, dim=-1) if self.modules_after.normalize else vectors
 
 
@@ -232,21 +235,24 @@ def labelled_rows(folder: Path, path: str) -> Sample:
 
 def masked_texts(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> Sample:
     """Texts with tokens masked at deterministic positions; top-1 accuracy on these."""
+    sequences = encode(tokenizer, texts, max_seq_length=longest)
     examples = []
-    for number, ids in enumerate(_encoded(texts, tokenizer, longest=longest)):
+    for number in range(len(sequences)):
+        ids = sequences.input_ids.row(number)
         places = [
             place
             for place in range(1, len(ids) - 1)
             if address("masked", number, place) % 100 < MASKED_PERCENT
         ] or [1]
-        masked = np.array(ids)
-        masked[places] = tokenizer.mask_id
-        labels = [ids[place] for place in places]
-        examples.append(Example(masked.tolist(), masked_lm_positions=places, masked_lm_ids=labels))
+        masked, labels = ids.tolist(), ids[places].tolist()
+        for place in places:
+            masked[place] = tokenizer.mask_id
+        examples.append(Example(masked, masked_lm_positions=places, masked_lm_ids=labels))
 
     def score(model: OnnxModel) -> float:
         correct = total = 0
-        for _, batch in _batches(examples):
+        for rows in batches_by_length(sequences.lengths, token_budget=TOKENS_AT_ONCE):
+            batch = pack([examples[row] for row in rows])
             logits_MV = model(batch, batch.masked_lm_positions)
             correct += int((logits_MV.argmax(-1) == batch.masked_lm_ids).sum())
             total += len(batch.masked_lm_ids)
@@ -260,23 +266,23 @@ def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: i
     words = [text.split() for text in texts]
     halves = [" ".join(one[: len(one) // 2]) for one in words]
     halves += [" ".join(one[len(one) // 2 :]) for one in words]
-    examples = [Example(ids) for ids in _encoded(halves, tokenizer, longest=longest)]
+    sequences = encode(tokenizer, halves, max_seq_length=longest)
 
     def score(model: OnnxModel) -> float:
         vectors: dict[int, Tensor] = {}
-        for rows, batch in _batches(examples):
+        for rows in batches_by_length(sequences.lengths, token_budget=TOKENS_AT_ONCE):
+            batch = sequences.batch(rows)
             states = model(batch, None)
             if states.ndim == 3:  # an encoder without modules: the mean over its tokens
-                inside_BS = padded(torch.ones_like(batch.input_ids), batch)
-                states = (states * inside_BS[:, :, None]).sum(1) / inside_BS.sum(1, keepdim=True)
-            vectors.update(zip(rows, functional.normalize(states, dim=-1), strict=True))
-        every_NH = torch.stack([vectors[row] for row in range(len(examples))]).numpy()
+                states = mean_of(states, padded(torch.ones_like(batch.input_ids), batch))
+            vectors.update(zip(rows.tolist(), functional.normalize(states, dim=-1), strict=True))
+        every_NH = torch.stack([vectors[row] for row in range(len(sequences))]).numpy()
         queries, passages = np.split(every_NH, 2)
         relevant = [{row} for row in range(len(queries))]
         ranked = best_passages(queries, passages)
         return measure_ranking(["ndcg@10"], ranked, relevant)["ndcg@10"]
 
-    return Sample(len(examples), score)
+    return Sample(len(sequences), score)
 
 
 def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[Measured]:
@@ -316,20 +322,5 @@ def sample_texts(path: str) -> list[str]:
             f"{MOST_WORDS} words to score the graphs on; name a file with a few hundred: "
             "--sample FILE"
         )
-    return sorted(set(found), key=lambda line: address("sample", line))[:TEXTS]
-
-
-def _encoded(
-    texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int
-) -> Iterator[list[int]]:
-    encodings = tokenizer.backend.encode_batch_fast(
-        [well_formed(text) for text in texts], add_special_tokens=False
-    )
-    for encoding in encodings:
-        yield [tokenizer.cls_id, *encoding.ids[: longest - 2], tokenizer.sep_id]
-
-
-def _batches(examples: Sequence[Example]) -> Iterator[tuple[list[int], PackedBatch]]:
-    lengths = np.array([len(example.input_ids) for example in examples])
-    for rows in batches_by_length(lengths, token_budget=TOKENS_AT_ONCE):
-        yield rows.tolist(), pack([examples[row] for row in rows])
+    chosen = sorted(set(found), key=lambda line: address("sample", line))[:TEXTS]
+    return [well_formed(line) for line in chosen]
