@@ -35,22 +35,19 @@ OUR_ACTIVATION = {
 
 THEIR_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
+_SHARED = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "initializer_range"),
+)
+
 SAME_NAME: Mapping[Family, tuple[str, ...]] = {
     "bert": (
-        "num_hidden_layers",
-        "hidden_size",
-        "num_attention_heads",
-        "intermediate_size",
-        "max_position_embeddings",
-        "type_vocab_size",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "layer_norm_eps",
-        "initializer_range",
+        *_SHARED,
+        *("type_vocab_size", "layer_norm_eps"),
+        *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     ),
     "modern": (
-        *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
-        *("max_position_embeddings", "initializer_range"),
+        *_SHARED,
         *("local_attention", "global_attn_every_n_layers"),
         *("global_rope_theta", "local_rope_theta"),
     ),
