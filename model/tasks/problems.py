@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 
 from artifacts import filesystem
-from artifacts.errors import IntegrityError, UsageError
+from artifacts.errors import UsageError
 from artifacts.rng import address, permutation
 from artifacts.store import Artifact
 from artifacts.tokenizer import SubwordTokenizer
@@ -166,11 +166,11 @@ def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, 
             f"task {config.name}: has no training file and there is no labels artifact; "
             'give train = "FILE", or add the table [labels]'
         )
-    labelled = {}
-    for split in SPLITS:
-        try:
-            labelled[split] = labels.path(f"{config.name}/{split}.jsonl")
-        except IntegrityError:
-            if split == "train":
-                raise
+    known = {entry.name for entry in labels.manifest.files}
+    files = {split: f"{config.name}/{split}.jsonl" for split in SPLITS}
+    labelled = {
+        split: labels.path(name)  # raises for `train` if the artifact has no such task
+        for split, name in files.items()
+        if split == "train" or name in known
+    }
     return {**labelled, **paths}

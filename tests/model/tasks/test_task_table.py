@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from artifacts.errors import UsageError
+from artifacts.errors import IntegrityError, UsageError
+from artifacts.store import commit, put_bytes
 from model.config import TaskConfig
 from model.tasks.problems import load_tables
 from model.tasks.task_table import TaskTable, Wanted, data_notes, read_table
-from tests.model.task_builders import write_lines
+from tests.model.task_builders import stage_table, write_lines
 
 TEXT = Wanted(required=("text_a",), optional=("label",))
 
@@ -185,6 +186,16 @@ def test_training_data_without_labels_is_refused(tmp_path: Path) -> None:
 def test_a_task_without_data_says_what_it_wants(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no training file and there is no labels artifact"):
         load_tables(TaskConfig(name="t", kind="tagging"))
+
+
+def test_a_damaged_file_of_a_labels_artifact_is_refused_not_left_out(tmp_path: Path) -> None:
+    table = stage_table("labels", tmp_path)
+    row = b'{"text_a": "x", "label": "0"}\n'
+    files = [put_bytes(table.output, row, name=f"t/{split}.jsonl") for split in ("train", "dev")]
+    labels = commit(table, files)
+    Path(labels.path("t/dev.jsonl")).write_bytes(row.replace(b"0", b"1"))
+    with pytest.raises(IntegrityError, match="the file was damaged or changed"):
+        load_tables(TaskConfig(name="t", kind="classification"), labels)
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
