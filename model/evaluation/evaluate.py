@@ -85,14 +85,10 @@ def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
         tasks=tasks,
         glue_average=glue_average(trials, tasks),
     )
-    filled = MaskedSentences(sentences=sentences)
+    filled = MaskedSentences(sentences=sentences).model_dump(mode="json", exclude_defaults=True)
     files = [
         put_json(table.output, scores.model_dump(mode="json"), name="scores.json"),
-        put_json(
-            table.output,
-            filled.model_dump(mode="json", exclude_defaults=True),
-            name="masked_sentences.json",
-        ),
+        put_json(table.output, filled, name="masked_sentences.json"),
     ]
     return commit(table, files)
 

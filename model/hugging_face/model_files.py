@@ -297,10 +297,7 @@ def save_model(
     )
     inner = {name: value for name, value in weights.items() if name.startswith(ENCODER_PREFIX)}
     outer = {name: value for name, value in weights.items() if name not in inner}
-    tensors = {
-        **to_hugging_face(inner, family),
-        **_renamed(outer, HEAD, saved.head(family)),
-    }
+    tensors = {**to_hugging_face(inner, family), **_renamed(outer, HEAD, saved.head(family))}
     config: dict[str, JsonValue] = {
         **hugging_face_config(initial.config, initial.tokenizer.size),
         **special_ids(family, initial.tokenizer),

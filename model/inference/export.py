@@ -67,14 +67,9 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     trials = Trials.model_validate(artifact.read_json("fits.json")).fits
     files = {name: Path(source.path(name)).read_bytes() for name in source.names}
     files |= _tokenizer_files(tokenizer, model.encoder.config)
-    kept = max(
-        (
-            trial
-            for trial in trials
-            if (trial.task, trial.system, trial.point) == (saved.task.name, "pretrained", "")
-        ),
-        key=lambda trial: trial.merit,
-    )
+    wanted = (saved.task.name, "pretrained", "")
+    candidates = [trial for trial in trials if (trial.task, trial.system, trial.point) == wanted]
+    kept = max(candidates, key=lambda trial: trial.merit)
     card = task_card(saved, model, kept, artifact.manifest).encode()
     return _write_folder({**files, CARD: card}, directory)
 
@@ -141,12 +136,7 @@ def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dic
     }
     if encoder.family == "modern":  # its classes have no token types
         config["model_input_names"] = ["input_ids", "attention_mask"]
-    own = tokenizer.files()
-    return {
-        "tokenizer.json": own.pop("tokenizer.json"),
-        "tokenizer_config.json": _json(config),
-        **own,
-    }
+    return {**tokenizer.files(), "tokenizer_config.json": _json(config)}
 
 
 def _write_folder(contents: Mapping[str, bytes], directory: str | Path) -> list[Path]:

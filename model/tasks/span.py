@@ -350,14 +350,12 @@ class Spans(Problem):
         if not self.impossible:
             return list(predictions)
         threshold = self._threshold(dev)
-        return [
-            {
-                "text": "" if guess["margin"] > threshold else guess["best"],
-                "best": guess["best"],
-                "margin": guess["margin"],
-            }
-            for guess in _typed(predictions)
-        ]
+        found: list[Prediction] = []
+        for guess in _typed(predictions):
+            best, margin = guess["best"], guess["margin"]
+            text = "" if margin > threshold else best
+            found.append({"text": text, "best": best, "margin": margin})
+        return found
 
     def calibrated(self, dev: Sequence[Prediction] | None) -> TaskConfig:
         """The configuration with the null threshold tuned on dev."""

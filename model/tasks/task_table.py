@@ -14,7 +14,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
@@ -114,7 +114,7 @@ class Wanted:
     optional: tuple[str, ...] = ()
     """Our names of the columns that may be present, such as labels in a test file."""
 
-    names: Mapping[str, str] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
     """Our name to the file's, where they differ; a number if the file has no header."""
 
     skip_short_rows: bool = False
@@ -122,12 +122,12 @@ class Wanted:
 
     def in_file(self, name: str) -> str:
         """The file's name of our column `name`."""
-        return (self.names or {}).get(name, name)
+        return self.names.get(name, name)
 
     @property
     def headless(self) -> bool:
         """Whether columns are given by number, because the file has no header."""
-        named = [name for name in (self.names or {}).values() if name]
+        named = [name for name in self.names.values() if name]
         return bool(named) and all(name.isdigit() for name in named)
 
     def present(self, path: str, found: Sequence[str]) -> dict[str, str]:
@@ -182,13 +182,12 @@ def read_delimited(path: str, content: bytes, wanted: Wanted) -> TaskTable:
     records = _records(path, _decoded(path, content))
     header: list[str] = []
     if wanted.headless:
-        names = wanted.names or {}
-        missing = [name for name in wanted.required if name not in names]
+        missing = [name for name in wanted.required if name not in wanted.names]
         if missing:
             raise UsageError(
                 f"{path}: columns are numbered, but none is given for {', '.join(missing)}"
             )
-        places = {name: int(number) for name, number in names.items() if number}
+        places = {name: int(number) for name, number in wanted.names.items() if number}
     else:
         _, header = next(records, (0, header))
         if not header:
@@ -300,7 +299,7 @@ def read_conll(path: str, content: bytes, wanted: Wanted) -> TaskTable:
     One row per sentence: words, tags, and the number of its document (`-DOCSTART-` begins one). The
     word is in the first column and the tag in the last, unless `columns` numbers them differently.
     """
-    names = wanted.names or {}
+    names = wanted.names
     word_column, tag_column = int(names.get("words", "0")), int(names.get("tags", "-1"))
     rows: list[Row] = []
     document = 0
