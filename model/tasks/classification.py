@@ -14,8 +14,7 @@ Accuracy, F1 and Matthews come from scikit-learn, correlations from scipy, as in
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy  # imports `scipy.stats` on first use
@@ -325,72 +324,55 @@ def _listed(labels: JsonValue) -> list[str]:
     return [str(label) for label in labels] if isinstance(labels, list) else []
 
 
-def _sklearn() -> ModuleType:
-    """scikit-learn's metrics; the import takes longer than torch's, and prediction needs none."""
-    import sklearn.metrics
-
-    metrics: ModuleType = sklearn.metrics
-    return metrics
+Metric = Callable[[Values, Values], float]
+"""From gold and predicted values to a score."""
 
 
-def accuracy(gold: Values, predicted: Values) -> float:
-    """Share of examples with the correct label, or with all labels correct."""
-    return float(_sklearn().accuracy_score(gold, predicted))
+def _from_sklearn(function: str, **options: object) -> Metric:
+    """A score of scikit-learn, which takes longer to import than torch; prediction needs none."""
+
+    def metric(gold: Values, predicted: Values) -> float:
+        import sklearn.metrics
+
+        return float(getattr(sklearn.metrics, function)(gold, predicted, **options))
+
+    return metric
 
 
-def f1(gold: Values, predicted: Values) -> float:
-    """F1 of label 1 (MRPC, QQP)."""
-    return float(_sklearn().f1_score(gold, predicted, zero_division=0.0))
+def _correlation(function: str) -> Metric:
+    """A correlation of scipy; 0 if either side is constant."""
+
+    def metric(gold: Values, predicted: Values) -> float:
+        vary = len(np.unique(gold)) > 1 and len(np.unique(predicted)) > 1
+        return float(getattr(scipy.stats, function)(gold, predicted).statistic) if vary else 0.0
+
+    return metric
 
 
-def f1_macro(gold: Values, predicted: Values) -> float:
-    """Mean of the labels' F1."""
-    return float(_sklearn().f1_score(gold, predicted, average="macro", zero_division=0.0))
-
-
-def f1_micro(gold: Values, predicted: Values) -> float:
-    """F1 over all labels of all examples, pooled."""
-    return float(_sklearn().f1_score(gold, predicted, average="micro", zero_division=0.0))
-
-
-def matthews(gold: Values, predicted: Values) -> float:
-    """Matthews correlation (CoLA); 0 if all predictions are equal."""
-    return float(_sklearn().matthews_corrcoef(gold, predicted))
-
-
-def pearson(gold: Values, predicted: Values) -> float:
-    """Pearson correlation (STS-B); 0 if either side is constant."""
-    return _correlation(scipy.stats.pearsonr, gold, predicted)
-
-
-def spearman(gold: Values, predicted: Values) -> float:
-    """Spearman rank correlation (STS-B); 0 if either side is constant."""
-    return _correlation(scipy.stats.spearmanr, gold, predicted)
+METRICS: dict[str, Metric] = {
+    "accuracy": _from_sklearn("accuracy_score"),
+    "f1": _from_sklearn("f1_score", zero_division=0.0),
+    "f1_macro": _from_sklearn("f1_score", average="macro", zero_division=0.0),
+    "f1_micro": _from_sklearn("f1_score", average="micro", zero_division=0.0),
+    "matthews": _from_sklearn("matthews_corrcoef"),
+    "pearson": _correlation("pearsonr"),
+    "spearman": _correlation("spearmanr"),
+}
+"""`accuracy`: the share of examples with the correct label, or with all labels correct; `f1`: of
+label 1 (MRPC, QQP); `f1_macro`: the mean of the labels' F1; `f1_micro`: F1 over all labels of all
+examples, pooled; `matthews` (CoLA): 0 if all predictions are equal; the correlations: STS-B.
+"""
 
 
 def precision_recall_f1(gold: Values, predicted: Values) -> dict[str, list[float]]:
     """`precision`, `recall` and `f1` of each label of a multi-label task."""
-    found = _sklearn().precision_recall_fscore_support(gold, predicted, zero_division=0.0)
+    import sklearn.metrics
+
+    found = sklearn.metrics.precision_recall_fscore_support(gold, predicted, zero_division=0.0)
     named = zip(("precision", "recall", "f1"), found[:3], strict=True)
     return {name: values.tolist() for name, values in named}
-
-
-METRICS: dict[str, Callable[[Values, Values], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "f1_macro": f1_macro,
-    "f1_micro": f1_micro,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
-}
 
 
 def measure(metrics: tuple[str, ...], gold: Values, predicted: Values) -> dict[str, float]:
     """Every named metric."""
     return {name: METRICS[name](gold, predicted) for name in metrics}
-
-
-def _correlation(correlate: Callable[..., Any], gold: Values, predicted: Values) -> float:
-    vary = len(np.unique(gold)) > 1 and len(np.unique(predicted)) > 1
-    return float(correlate(gold, predicted).statistic) if vary else 0.0
