@@ -279,7 +279,7 @@ def load_task(
         examples={split: problem.examples(split) for split in problem.sequences},
         truncated=sum(sequences.truncated for sequences in problem.sequences.values()),
         notes=(
-            *(note for table in tables.values() for note in table.notes()),
+            *(remark for table in tables.values() for remark in table.remarks),
             *data_notes(tables),
             *problem.notes,
         ),

@@ -49,14 +49,11 @@ class TaskTable:
     lines: tuple[int, ...] = ()
     """Line of each row; empty if the file has no lines (Parquet), then rows are numbered."""
 
-    skipped: int = 0
-    """Rows left out because they have too few columns."""
-
     whole: "TaskTable | None" = None
     """The table that this one was sampled from, for its set of labels; None: not a sample."""
 
     remarks: tuple[str, ...] = ()
-    """Remarks on changes made after reading."""
+    """Remarks for the report: rows left out, or held out."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -85,11 +82,6 @@ class TaskTable:
         """The column `name` of the whole table, if this one is a sample."""
         return (self.whole or self).columns[name]
 
-    def notes(self) -> list[str]:
-        """Remarks for the report."""
-        left_out = f"{self.path}: {self.skipped} rows with too few columns are left out"
-        return [*([left_out] if self.skipped else []), *self.remarks]
-
     def take(self, rows: Sequence[int]) -> "TaskTable":
         """A table of these rows."""
         return TaskTable(
@@ -101,7 +93,7 @@ class TaskTable:
     def without(self, names: Sequence[str]) -> "TaskTable":
         """The table without these columns."""
         kept = {name: values for name, values in self.columns.items() if name not in names}
-        return TaskTable(self.path, kept, self.lines, self.skipped)
+        return TaskTable(self.path, kept, self.lines, remarks=self.remarks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +208,8 @@ def read_delimited(path: str, content: bytes, wanted: Wanted) -> TaskTable:
             columns[name].append(record[place])
     if not lines:
         raise UsageError(f"{path}: no rows, expected labelled examples")
-    return TaskTable(path, columns, tuple(lines), skipped)
+    left_out = f"{path}: {skipped} rows with too few columns are left out"
+    return TaskTable(path, columns, tuple(lines), remarks=(left_out,) if skipped else ())
 
 
 def _records(path: str, text: str) -> Iterator[tuple[int, list[str]]]:

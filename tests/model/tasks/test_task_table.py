@@ -95,7 +95,7 @@ def test_short_rows_are_counted_where_they_may_be_left_out(tmp_path: Path) -> No
     wanted = Wanted(required=("text_a", "label"), skip_short_rows=True)
     table = read_table(path, wanted)
     assert table.columns["text_a"] == ["x", "y"]
-    assert table.notes() == [f"{path}: 1 rows with too few columns are left out"]
+    assert table.remarks == (f"{path}: 1 rows with too few columns are left out",)
     assert table.place(1).endswith(":4")
 
 
@@ -252,7 +252,7 @@ def test_without_dev_and_test_some_rows_of_every_label_are_held_out(tmp_path: Pa
     assert set(first["dev"].columns["label"]) == {"rare", "often"}
     texts = [str(text) for split in first.values() for text in split.columns["text_a"]]
     assert sorted(texts) == sorted(str(row["text_a"]) for row in rows)
-    assert "no dev file: 11 of 100 rows of" in first["train"].notes()[0]
+    assert "no dev file: 11 of 100 rows of" in first["train"].remarks[0]
 
 
 def test_documents_are_held_out_whole(tmp_path: Path) -> None:
