@@ -100,15 +100,7 @@ def task_scores(
     scores = []
     for task in trials.tasks:
         found = [trial for trial in trials.fits if trial.task == task.name and not trial.point]
-        pretrained = [trial for trial in found if trial.system == PRETRAINED]
-        curves = []
-        for trial in found:
-            points = (
-                CurvePoint(epoch=one.epoch, train_loss=one.train_loss, dev=one.dev[trial.metric])
-                for one in trial.epochs
-                if trial.metric in one.dev
-            )
-            curves.append(LearningCurve(system=trial.system, seed=trial.seed, points=tuple(points)))
+        pretrained = (trial for trial in found if trial.system == PRETRAINED)
         best = max(pretrained, key=lambda trial: trial.merit, default=None)
         scores.append(
             TaskScore(
@@ -120,13 +112,22 @@ def task_scores(
                 seeds=tuple(dict.fromkeys(trial.seed for trial in found)),
                 systems=tuple(_systems(task, found)),
                 comparisons=tuple(_comparisons(task, found)),
-                curves=tuple(curves),
+                curves=tuple(map(_curve, found)),
                 confusion=best.confusion if best else None,
                 errors=best.errors if best else (),
                 published=reference_scores(published.get(task.name, task.glue), encoder),
             )
         )
     return tuple(scores)
+
+
+def _curve(trial: Trial) -> LearningCurve:
+    points = tuple(
+        CurvePoint(epoch=one.epoch, train_loss=one.train_loss, dev=one.dev[trial.metric])
+        for one in trial.epochs
+        if trial.metric in one.dev
+    )
+    return LearningCurve(system=trial.system, seed=trial.seed, points=points)
 
 
 def glue_average(trials: Trials, scores: tuple[TaskScore, ...]) -> float | None:

@@ -44,7 +44,7 @@ from model.evaluation.ngram import (
     training_frequencies,
 )
 from model.hugging_face.model_files import EncoderFiles, read_encoder_files
-from model.tasks.features import batches_by_length, tokens_at_once
+from model.tasks.features import around_masks, batches_by_length, tokens_at_once
 from model.training.health import entropy
 
 # M masked tokens, V vocabulary, N sentences
@@ -411,9 +411,8 @@ def _masked_ids(sentence: str, tokenizer: SubwordTokenizer) -> tuple[list[int], 
             f"evaluate.masked_sentences: {sentence!r} has {sentence.count(MASK)} [MASK], "
             "expected exactly one"
         )
-    left, right = tokenizer.encode_around_masks(sentence)
-    ids = [tokenizer.cls_id, *left, tokenizer.mask_id, *right, tokenizer.sep_id]
-    return ids, 1 + len(left)
+    ids, (place,) = around_masks(tokenizer, sentence)
+    return ids, place
 
 
 @torch.inference_mode()

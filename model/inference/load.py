@@ -25,7 +25,7 @@ from model.data.batch import Example, pack
 from model.encoder.models import Pooling, PretrainingModel, shapes_alone
 from model.hugging_face.model_files import read_encoder_files
 from model.hugging_face.source import MODULES, SentenceModules, open_source
-from model.tasks.features import batches_by_length, tokens_at_once
+from model.tasks.features import around_masks, batches_by_length, tokens_at_once
 from model.training.precision import Precision, placed
 
 WINDOW = 2048
@@ -93,11 +93,9 @@ class Model:
             fills = iter(
                 [
                     Fill(tokenizer.vocabulary[token_id], token_id, probability)
-                    for token_id, probability in zip(ids, probabilities, strict=True)
+                    for token_id, probability in zip(*of_mask, strict=True)
                 ]
-                for ids, probabilities in zip(
-                    best.indices.tolist(), best.values.tolist(), strict=True
-                )
+                for of_mask in zip(best.indices.tolist(), best.values.tolist(), strict=True)
             )
             return [[next(fills) for _ in example.masked_lm_positions] for example in examples]
 
@@ -196,19 +194,14 @@ class Model:
 
         Elsewhere `[MASK]` in a text is ordinary text; here it is the special token.
         """
-        tokenizer, positions = self.tokenizer, self.config.max_position_embeddings
+        positions = self.config.max_position_embeddings
         examples = []
         for number, text in enumerate(texts, start=first + 1):
-            parts = tokenizer.encode_around_masks(well_formed(text))
-            if len(parts) == 1:
+            ids, places = around_masks(self.tokenizer, well_formed(text))
+            if not places:
                 raise UsageError(
                     f"text {number}: no {MASK} in {text!r}; write one in place of a word"
                 )
-            ids, places = [tokenizer.cls_id, *parts[0]], []
-            for part in parts[1:]:
-                places.append(len(ids))
-                ids += [tokenizer.mask_id, *part]
-            ids.append(tokenizer.sep_id)
             if len(ids) > positions:
                 raise UsageError(
                     f"text {number}: {len(ids)} tokens, the encoder has {positions} positions; "

@@ -123,6 +123,16 @@ def tokenize(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Ragged:
     return ragged([encoding.ids for encoding in encodings])
 
 
+def around_masks(tokenizer: SubwordTokenizer, text: str) -> tuple[list[int], list[int]]:
+    """[CLS] text [SEP], whose [MASK]s are special tokens here, and their positions."""
+    first, *others = tokenizer.encode_around_masks(text)
+    ids, places = [tokenizer.cls_id, *first], []
+    for part in others:
+        places.append(len(ids))
+        ids += [tokenizer.mask_id, *part]
+    return [*ids, tokenizer.sep_id], places
+
+
 def encode(
     tokenizer: SubwordTokenizer,
     texts_a: Sequence[str],

@@ -157,6 +157,8 @@ class SpanSplit:
             else:
                 self.unusable[row] = True
         windows = self.windows
+        self.trainable = np.flatnonzero(~self.unusable[windows.question])
+        """Windows of questions whose answer, if any, is found at its `answer_start`."""
         spans_N2 = self.spans[windows.question]
         inside_N = (
             (spans_N2[:, 0] >= 0)
@@ -166,10 +168,6 @@ class SpanSplit:
         shift_N = self.text_offsets - windows.start
         self.targets = np.where(inside_N[:, None], spans_N2 + shift_N[:, None], 0)
         """[N, 2] start and end in the sequence; 0, 0 if the window does not contain the answer."""
-
-    def trainable(self) -> Places:
-        """Windows of questions whose answer, if any, is found at its `answer_start`."""
-        return np.flatnonzero(~self.unusable[self.windows.question])
 
     def notes(self) -> list[str]:
         """Remarks on this file for the report."""
@@ -274,7 +272,7 @@ class Spans(Problem):
             any(split.impossible) for split in self._splits.values()
         )
         train = self._splits.get("train")
-        self._trained = train.trainable() if train else np.empty(0, np.int64)
+        self._trained = train.trainable if train else np.empty(0, np.int64)
         self.notes = tuple(train.notes()) if train else ()
 
     def units(self, split: str) -> int:
