@@ -18,7 +18,7 @@ from torch import Tensor
 from artifacts.config import parse
 from artifacts.errors import UsageError
 from artifacts.tokenizer import SubwordTokenizer
-from model.config import EncoderConfig, Family, Objective
+from model.config import SIZE_NAMES, EncoderConfig, Family, Objective
 
 MODERN_TYPE = "modernbert"
 
@@ -35,10 +35,7 @@ OUR_ACTIVATION = {
 
 THEIR_ACTIVATION = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 
-_SHARED = (
-    *("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
-    *("max_position_embeddings", "initializer_range"),
-)
+_SHARED = (*SIZE_NAMES, "max_position_embeddings", "initializer_range")
 
 SAME_NAME: Mapping[Family, tuple[str, ...]] = {
     "bert": (
@@ -96,6 +93,7 @@ def hugging_face_config(
     `transformers` refuses. `special_ids` are added separately.
     """
     ours: dict[str, JsonValue] = {"cloze": encoder.model_dump(mode="json")}
+    same = {name: getattr(encoder, name) for name in SAME_NAME[encoder.family]}
     activation = THEIR_ACTIVATION[encoder.hidden_act]
     if encoder.family == "bert":
         return {
@@ -103,12 +101,12 @@ def hugging_face_config(
             "model_type": "cloze-lstm" if encoder.layer_type == "lstm" else "bert",
             "vocab_size": vocabulary_size,
             "pad_token_id": 0,
-            **encoder.model_dump(include=set(SAME_NAME["bert"])),
+            **same,
             "hidden_act": activation,
             **ours,
             **({"cloze_objective": objective} if objective != "masked_lm" else {}),
         }
-    same, required = SAME_NAME["modern"], REQUIRED["modern"]
+    required = REQUIRED["modern"]
     is_theirs = encoder.gated and encoder.positions == "rotary"
     return {
         "architectures": ["ModernBertForMaskedLM"],
@@ -116,8 +114,7 @@ def hugging_face_config(
         "vocab_size": vocabulary_size,
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
         **dict.fromkeys(("cls_token_id", "sep_token_id"), 0),
-        **encoder.model_dump(include=set(same)),
-        **{name: getattr(encoder, name) for name in same[-4:]},
+        **same,
         "norm_eps": encoder.layer_norm_eps,
         "hidden_activation": activation,
         "classifier_activation": activation,

@@ -54,10 +54,7 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
     tables = {
         split: read_split(config, split, path) for split, path in task_paths(config, labels).items()
     }
-    for split in ("train", "dev"):
-        if split not in tables:
-            continue
-        table = tables[split]
+    for table in (tables[split] for split in ("train", "dev") if split in tables):
         name = family.label_column
         if not table.has(name):
             raise UsageError(
