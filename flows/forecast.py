@@ -220,8 +220,14 @@ def example_flops(
 def length_flops(run: RunConfig, max_seq_length: int) -> float:
     """Mean FLOPs of a pre-training example of one sequence length."""
     tokens = expected_yield(max_seq_length, packed=run.examples.pack_documents).mean_length
-    masked = run.examples.masking.masked_lm_prob * tokens
-    return example_flops(run.encoder, run.vocabulary.size, tokens=tokens, masked=masked)
+    predicted = predicted_share(run) * tokens
+    return example_flops(run.encoder, run.vocabulary.size, tokens=tokens, masked=predicted)
+
+
+def predicted_share(run: RunConfig) -> float:
+    """Share of the tokens that pre-training predicts."""
+    masked_lm = run.pretrain.objective == "masked_lm"
+    return run.examples.masking.masked_lm_prob if masked_lm else 1.0
 
 
 def step_flops(run: RunConfig) -> float:
@@ -332,15 +338,11 @@ def forecast_training(
     """Estimate pre-training on a corpus with `examples` of each length in one copy."""
     recipe, vocabulary, ranks = run.pretrain, run.vocabulary.size, machine.training.ranks
     count = parameters(run.encoder, vocabulary)
-    is_masked = recipe.objective == "masked_lm"
-    masked = run.examples.masking.masked_lm_prob if is_masked else 1.0
     phases = []
     for phase, (steps, read) in zip(recipe.phases, phases_to_do(run), strict=True):
         length = phase.max_seq_length
-        tokens = expected_yield(length, packed=run.examples.pack_documents).mean_length
-        one = example_flops(run.encoder, vocabulary, tokens=tokens, masked=masked * tokens)
         epochs = read / examples[length] if examples.get(length) else 0.0
-        phases.append(PhaseForecast(length, steps, epochs, flops=read * one))
+        phases.append(PhaseForecast(length, steps, epochs, flops=read * length_flops(run, length)))
     flops = sum(phase.flops for phase in phases)
     # a micro-batch is at most a rank's share of a step
     longest = max(phase.max_seq_length for phase in recipe.phases)
@@ -360,7 +362,7 @@ def forecast_training(
         flops=flops,
         state_bytes=state_bytes(run.encoder, vocabulary, ranks=ranks),
         activation_bytes=activation_bytes(
-            run.encoder, vocabulary, tokens=budget, masked_share=masked
+            run.encoder, vocabulary, tokens=budget, masked_share=predicted_share(run)
         ),
         checkpoint_bytes=count * MASTER_BYTES,
         clusters=tuple(clusters),

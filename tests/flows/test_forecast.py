@@ -8,9 +8,11 @@ from flows.config import MachineConfig, RunConfig
 from flows.forecast import (
     MEAN_DOCUMENT,
     MEASURED,
+    example_flops,
     expected_yield,
     forecast_corpus,
     forecast_training,
+    length_flops,
 )
 from pipeline.config.settings import ExamplesConfig
 from tests.pipeline.shuffle_simulation import SimulatedSplit, simulate_keys
@@ -97,3 +99,16 @@ def test_the_paper_at_base_is_of_the_known_order_of_work(paper: RunConfig) -> No
     found = forecast_training(paper, on(), examples={})
     tokens = 1_000_000 * 256 * (0.9 * MEASURED[128].mean_length + 0.1 * MEASURED[512].mean_length)
     assert 6 * 85e6 * tokens < found.flops < 1.4 * 6 * 85e6 * tokens
+
+
+@pytest.mark.parametrize(("objective", "share"), [("masked_lm", 0.15), ("next_token", 1.0)])
+def test_the_work_of_the_head_is_that_of_the_tokens_its_objective_predicts(
+    paper: RunConfig, objective: str, share: float
+) -> None:
+    pretrain = paper.pretrain.model_copy(update={"objective": objective})
+    run = paper.model_copy(update={"pretrain": pretrain})
+    tokens = expected_yield(128).mean_length
+    size = run.vocabulary.size
+    assert length_flops(run, 128) == pytest.approx(
+        example_flops(run.encoder, size, tokens=tokens, masked=share * tokens)
+    )
