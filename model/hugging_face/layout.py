@@ -299,6 +299,9 @@ class Layout:
     heads: tuple[str, ...]
     """Prefixes of the parameters that an encoder without pre-training heads lacks."""
 
+    masked_lm: tuple[str, ...]
+    """Those of them without which it fills no masks."""
+
     pooler: str
     """Prefix of the pooler's parameters."""
 
@@ -336,6 +339,7 @@ LAYOUTS: Mapping[Family, Layout] = {
         bare=("embeddings.", "encoder.", "pooler."),
         prefix="bert.",
         heads=("cls.",),
+        masked_lm=("cls.predictions.",),
         pooler="bert.pooler.",
         tied={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -351,6 +355,7 @@ LAYOUTS: Mapping[Family, Layout] = {
         bare=("embeddings.", "layers.", "final_norm."),
         prefix="model.",
         heads=("head.", "decoder."),
+        masked_lm=("head.", "decoder."),
         pooler="head.",
         tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     ),

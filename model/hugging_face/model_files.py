@@ -129,17 +129,28 @@ class EncoderFiles:
     @property
     def has_pooler(self) -> bool:
         """Whether it has a trained pooler."""
-        return not any(name.startswith(self.layout.pooler) for name in self.missing)
+        return self._has(self.layout.pooler)
 
     @property
-    def has_heads(self) -> bool:
-        """Whether it has its pre-training heads: masked LM and, for BERT, next sentence."""
-        return not any(name.startswith(self.layout.heads) for name in self.missing)
+    def has_masked_lm(self) -> bool:
+        """Whether it has the head that predicts tokens."""
+        return self._has(*self.layout.masked_lm)
 
     @property
     def fills_masks(self) -> bool:
         """Whether it was trained as a masked language model and has that head."""
-        return "masked_lm.output_bias" in self.parameters and self.objective == "masked_lm"
+        return self.has_masked_lm and self.objective == "masked_lm"
+
+    @property
+    def architecture(self) -> str:
+        """The class of `transformers` with the heads that it has."""
+        kind = "ForMaskedLM" if self.has_masked_lm else "Model"
+        if self._has(*self.layout.heads):
+            kind = self.layout.pretraining
+        return self.layout.classes + kind
+
+    def _has(self, *prefixes: str) -> bool:
+        return not any(name.startswith(prefixes) for name in self.missing)
 
     @property
     def pooling(self) -> Literal["mean", "cls"]:

@@ -109,9 +109,7 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
     config: dict[str, JsonValue] = {
         **hugging_face_config(files.config, files.tokenizer.size, objective=files.objective),
         **special_ids(files.config.family, files.tokenizer),
-        "architectures": [
-            files.layout.classes + (files.layout.pretraining if files.has_heads else "Model")
-        ],
+        "architectures": [files.architecture],
         "pad_token_id": files.tokenizer.pad_id,
     }
     return {
@@ -184,7 +182,7 @@ def model_card(files: EncoderFiles) -> str:
     ]
     if files.manifest is not None:
         sections += [*_pretraining(files.manifest), _origin(files.manifest)]
-    name = files.layout.classes + ("ForMaskedLM" if files.has_heads else "Model")
+    name = files.layout.classes + ("ForMaskedLM" if files.has_masked_lm else "Model")
     return _joined([*sections, _transformers_use(name, config), _limits("encoder", "corpus")])
 
 

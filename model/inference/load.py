@@ -245,8 +245,7 @@ def load(
     module.load_state_dict({**missing, **files.parameters}, assign=True)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
-    fills_masks = files.has_heads and files.objective == "masked_lm"
-    return Model(module, files.tokenizer, fills_masks, files.has_pooler, files.modules)
+    return Model(module, files.tokenizer, files.fills_masks, files.has_pooler, files.modules)
 
 
 def _in_windows(

