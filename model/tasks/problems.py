@@ -73,7 +73,8 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
     if 0 < config.train_examples < len(tables["train"]):
         order = permutation(address(SAMPLE_SEED, "sample"), len(tables["train"]))
         sample = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
-        tables["train"] = replace(sample, whole=tables["train"])
+        whole = tables["train"]
+        tables["train"] = replace(sample, whole=whole, remarks=whole.remarks)
     return tables
 
 
@@ -132,7 +133,7 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
         f"(dev_share = {share:g})"
     )
     kept = table.take(sorted(set(range(len(table))) - set(chosen)))
-    return replace(kept, remarks=(remark,)), table.take(sorted(chosen))
+    return replace(kept, remarks=(*table.remarks, remark)), table.take(sorted(chosen))
 
 
 def wanted_columns(config: TaskConfig, split: str) -> Wanted:

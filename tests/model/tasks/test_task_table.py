@@ -255,6 +255,16 @@ def test_without_dev_and_test_some_rows_of_every_label_are_held_out(tmp_path: Pa
     assert "no dev file: 11 of 100 rows of" in first["train"].remarks[0]
 
 
+def test_rows_left_out_of_a_file_are_remarked_on_however_it_is_divided(tmp_path: Path) -> None:
+    lines = ["text_a\tlabel", "broken", *(f"text {n}\t{n % 2}" for n in range(40))]
+    path = write(tmp_path / "train.tsv", "\n".join(lines) + "\n")
+    short = TaskConfig(name="t", kind="classification", train=path, skip_short_rows=True)
+    for config in (short, short.model_copy(update={"train_examples": 10})):
+        remarks = load_tables(config)["train"].remarks
+        assert remarks[0] == f"{path}: 1 rows with too few columns are left out"
+        assert "no dev file: 4 of 40 rows of" in remarks[1]
+
+
 def test_documents_are_held_out_whole(tmp_path: Path) -> None:
     words = "\n\n".join(
         "-DOCSTART- O\n\n" + "\n\n".join(f"w{doc}{n} O" for n in range(4)) for doc in range(10)
