@@ -11,11 +11,14 @@ Out: `Artifact`, opened through its manifest and verified.
 import json
 import os
 import platform
+import shutil
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -31,6 +34,7 @@ from artifacts.stage import StageTable
 FINISHED = "finished"
 WORK = "work"
 """Folder inside an unfinished artifact for the stage's own working files."""
+SCRATCH_PREFIX = "scratch"
 STORE_THREADS = 16
 """Object stores take tens of milliseconds per request, so requests run in parallel."""
 NAMED_VERSIONS = ("cloze", "apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")
@@ -293,6 +297,27 @@ def versions() -> dict[str, str]:
 def finished_record(directory: str, name: str) -> str:
     """Path of the record that the file `name` of an unfinished artifact is finished."""
     return filesystem.join(directory, f"{FINISHED}/{name}.json")
+
+
+@contextmanager
+def scratch_directory(output: str) -> Iterator[str]:
+    """A local scratch directory, inside `output` if that is local, removed afterwards.
+
+    Its name holds host and process id, so what killed processes left behind can be removed without
+    touching the files of a running one.
+    """
+    parent = filesystem.local_path(output) if filesystem.is_local(output) else None
+    if parent:
+        os.makedirs(parent, exist_ok=True)
+        for name in os.listdir(parent):
+            kind, _, rest = name.partition(".")
+            host, process = rest.rpartition(".")[0].rpartition(".")[::2]
+            ours = kind == SCRATCH_PREFIX and host == socket.gethostname() and process.isdigit()
+            if ours and not os.path.exists(f"/proc/{process}"):
+                shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    prefix = f"{SCRATCH_PREFIX}.{socket.gethostname()}.{os.getpid()}."
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
+        yield scratch
 
 
 def clear_work(directory: str) -> None:

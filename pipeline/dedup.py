@@ -52,11 +52,12 @@ from artifacts.store import (
     commit,
     finished_files,
     put_file,
+    scratch_directory,
 )
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import DedupStage, NearDuplicatesConfig
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import Runner, scratch_directory
+from pipeline.runner.execution import Runner
 from pipeline.runner.graph import WorkQueue, for_each
 from pipeline.text.duplicates import (
     ShingleSets,

@@ -43,6 +43,7 @@ from artifacts.store import (
     open_input,
     put_bytes,
     put_file,
+    scratch_directory,
 )
 from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_name, examples_schema
 from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
@@ -59,7 +60,7 @@ from pipeline.mlm.pairing import (
 )
 from pipeline.mlm.statistics import ExampleStatistics, count_examples, examples_summary
 from pipeline.readers.documents import MEGABYTE
-from pipeline.runner.execution import Runner, scratch_directory
+from pipeline.runner.execution import Runner
 from pipeline.runner.graph import WorkQueue, for_each
 from pipeline.text.splits import TRAIN
 

@@ -35,7 +35,7 @@ from artifacts.progress import Progress, say
 from artifacts.rng import document_streams, stream_seed
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
-from artifacts.store import WORK, Artifact, commit, put_bytes
+from artifacts.store import WORK, Artifact, commit, put_bytes, scratch_directory
 from artifacts.tables import TOKEN_DIGEST_BYTES
 from artifacts.tokenizer import (
     CONTINUATION,
@@ -48,7 +48,7 @@ from artifacts.tokenizer import (
 )
 from pipeline.config.settings import CorpusConfig, VocabularyStage
 from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import Runner, scratch_directory
+from pipeline.runner.execution import Runner
 from pipeline.runner.graph import WorkQueue, for_each
 from pipeline.text.duplicates import DropList, read_drop_list, with_drop_list
 from pipeline.text.filters import Reason

@@ -18,14 +18,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from itertools import groupby, islice, tee
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +35,7 @@ from artifacts.errors import UsageError
 from artifacts.filesystem import find_files, located
 from artifacts.progress import say
 from artifacts.stage import InputRef, StageTable
-from artifacts.store import WORK, Artifact, commit, put_file
+from artifacts.store import Artifact, commit, put_file, scratch_directory
 from cloze.answer import Answer, print_lines
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.init.corpus_samples import Look, look
@@ -253,7 +251,7 @@ def index_folder(
     for file in seen.odd:
         say(f"search: skipped: {file}")
     output = space.store.directory(STAGE, table.key)
-    with _scratch(output) as scratch:
+    with scratch_directory(output) as scratch:
         count = passage_index.write_index(
             Path(scratch),
             placed_passages(source, words=words),
@@ -276,16 +274,6 @@ def index_folder(
     )
 
 
-@contextmanager
-def _scratch(output: str) -> Iterator[str]:
-    """A directory for this attempt alone."""
-    work = filesystem.join(output, WORK)
-    place = filesystem.local_path(work) if filesystem.is_local(work) else gettempdir()
-    Path(place).mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=place) as scratch:
-        yield scratch
-
-
 def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
     """Search by the graph of the index's vectors: an existing artifact, or a new one."""
     table = StageTable(
@@ -300,7 +288,7 @@ def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
     vectors = index.path(passage_index.VECTORS)
     if not artifact:
         output = space.store.directory(GRAPH_STAGE, table.key)
-        with _scratch(output) as scratch:
+        with scratch_directory(output) as scratch:
             graph = f"{scratch}/{passage_index.GRAPH}"
             rows = passage_index.write_graph(vectors, graph)
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))

@@ -1,8 +1,8 @@
 """Running a job, on this machine or on the engine that the machine file names.
 
 In:  a stage's table; a function that builds the job.
-Out: the files that the job's functions put into the artifact. Also the local directories for files
-     in progress: on the artifact's own disk, so that finishing a file is a rename.
+Out: the files that the job's functions put into the artifact. Also the local directory for working
+     files: on the artifact's own disk, so that finishing a file is a rename.
 
 Beam runs the job with local (`local`) or remote workers; Beam options are passed through. Small
 jobs run in this process, one task after another, without importing Beam, which is half of a
@@ -11,9 +11,7 @@ program's start-up time. Every way runs the same functions and produces the same
 
 import math
 import os
-import shutil
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -46,8 +44,6 @@ second, in which one process finishes as much."""
 
 LONGEST_DIRECTORY = 70
 """Bytes of the temporary directory's name; a Unix socket's address has 107 at most."""
-
-SCRATCH_PREFIX = "scratch"
 
 POLL_SECONDS = 0.5
 
@@ -162,27 +158,6 @@ def polling(reader: ReportReader, *, stall_timeout: float) -> Iterator[None]:
         finished.set()
         thread.join()
         reader.poll()
-
-
-@contextmanager
-def scratch_directory(output: str) -> Iterator[str]:
-    """A local scratch directory, inside `output` if that is local, removed afterwards.
-
-    Its name holds host and process id, so what killed processes left behind can be removed without
-    touching the files of a running one.
-    """
-    parent = filesystem.local_path(output) if filesystem.is_local(output) else None
-    if parent:
-        os.makedirs(parent, exist_ok=True)
-        for name in os.listdir(parent):
-            kind, _, rest = name.partition(".")
-            host, process = rest.rpartition(".")[0].rpartition(".")[::2]
-            ours = kind == SCRATCH_PREFIX and host == socket.gethostname() and process.isdigit()
-            if ours and not os.path.exists(f"/proc/{process}"):
-                shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
-    prefix = f"{SCRATCH_PREFIX}.{socket.gethostname()}.{os.getpid()}."
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
-        yield scratch
 
 
 @contextmanager
