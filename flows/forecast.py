@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 
 from artifacts.errors import ClozeError
 from artifacts.store import open_artifact
-from flows.config import MachineConfig, RunConfig
+from flows.config import MachineConfig, RatesConfig, RunConfig
 from model.config import EncoderConfig
 from pipeline.config.settings import ExamplesConfig
 
@@ -81,6 +81,15 @@ class EngineForecast:
     """Bytes of the largest bucket, which one worker holds in memory."""
     worker_disk: dict[int, float]
     """Bytes on the fullest worker's disk by number of workers, if the engine shuffles on disk."""
+
+    def vcpu_hours(self, rates: RatesConfig) -> float:
+        """Hours of one vCPU."""
+        return self.core_seconds / 3600 / rates.core_share
+
+    def cost(self, rates: RatesConfig) -> float:
+        """US dollars on Dataflow."""
+        shuffle = self.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
+        return self.vcpu_hours(rates) * rates.core_hour + shuffle
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,6 @@ def plan(
 
 def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
     """Resources for preparing the corpus."""
-    rates = machine.rates
     yield ""
     yield (
         f"preparation: {_bytes(found.text_bytes)} of text, {_count(found.word_pieces)} tokens, "
@@ -88,15 +87,13 @@ def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) 
     for length, count in found.examples.items():
         yield f"  examples of {length:>3}: {_count(count)} in each of {run.examples.copies} copies"
     yield f"  on disk: tokens {_bytes(found.tokens_bytes)}, examples {_bytes(found.examples_bytes)}"
-    engine = found.engine
+    engine, rates = found.engine, machine.rates
     yield (
         f"  on an engine: {_hours(engine.core_seconds)} core-hours, "
         f"{_bytes(engine.read_bytes)} read, {_bytes(engine.shuffle_bytes)} through its shuffle, "
         f"{_bytes(engine.largest_key)} in the largest key"
     )
-    vcpu_hours = engine.core_seconds / 3600 / rates.core_share
-    shuffle = engine.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
-    cost = _dollars(vcpu_hours * rates.core_hour + shuffle)
+    vcpu_hours, cost = engine.vcpu_hours(rates), _dollars(engine.cost(rates))
     rows = [("vCPUs", "time", "cost on Dataflow", "the fullest disk, if the shuffle is on disks")]
     rows += [
         (f"{vcpus:,}", _time(vcpu_hours / vcpus), cost, _bytes(disk))

@@ -283,14 +283,11 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         fertility = len(tokenizer.encode(text)) / max(len(text.split()), 1)
         case = "uncased" if tokenizer.lowercase else "cased"
         yield f"fertility: {fertility:.2f} tokens per word with {vocabulary.name} ({case})"
-    forecast, rates = forecast_corpus(found.text_bytes, run.examples), RatesConfig()
-    engine = forecast.engine
-    vcpu_hours = engine.core_seconds / 3600 / rates.core_share
-    dollars = vcpu_hours * rates.core_hour + engine.shuffle_bytes / 1e9 * rates.shuffle_gigabyte
+    forecast = forecast_corpus(found.text_bytes, run.examples)
     yield (
         f"preparation: about {forecast.core_seconds / cores() / 60:,.1f} minutes on this "
         f"machine's {cores()} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
-        f"or ${dollars:,.2f} on Dataflow; `cloze plan` has the details"
+        f"or ${forecast.engine.cost(RatesConfig()):,.2f} on Dataflow; `cloze plan` has the details"
     )
     if found.html:
         yield "html = true: the samples contain HTML entities and tags"
