@@ -193,8 +193,17 @@ def make_durable(paths: Iterable[str]) -> None:
     """
     local = {local_path(path) for path in paths if is_local(path)}
     with ThreadPoolExecutor(FLUSH_THREADS) as pool:
-        list(pool.map(_flush, local))
-        list(pool.map(_flush, {os.path.dirname(path) or "." for path in local}))
+        list(pool.map(flush, local))
+        list(pool.map(flush, {os.path.dirname(path) or "." for path in local}))
+
+
+def flush(path: str | os.PathLike[str]) -> None:
+    """Flush a local file or directory to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def older_than_this_start(path: str) -> bool:
@@ -321,18 +330,10 @@ def temporary_beside(path: str) -> Iterator[str]:
 def _replace(temporary: str, path: str, *, durable: bool = True) -> None:
     """Rename a file to `path`; if `durable`, a power cut leaves the old or the new content."""
     if durable:
-        _flush(temporary)
+        flush(temporary)
     os.replace(temporary, path)
     if durable:
-        _flush(os.path.dirname(path) or ".")
-
-
-def _flush(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        flush(os.path.dirname(path) or ".")
 
 
 def _walk(directory: str) -> list[InputFile]:

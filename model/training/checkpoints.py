@@ -36,6 +36,7 @@ from torch import Tensor
 from artifacts.config import flat
 from artifacts.digests import digest_of_file
 from artifacts.errors import ClozeError, UsageError
+from artifacts.filesystem import flush
 from artifacts.progress import say
 from model.training.distributed import World
 from model.training.telemetry import CurveState
@@ -218,7 +219,7 @@ class Checkpoints:
                 path = temporary / f"{part}.safetensors"
                 save_file({name: kept[index] for name, kept in parameters.items()}, path)
                 self.fault("checkpoint.after_file" if index else "checkpoint.mid_file", step)
-                _flush(path)
+                flush(path)
             (temporary / "state.json").write_text(json.dumps(state, indent=1) + "\n")
             facts = {
                 path.name: (path.stat().st_size, digest_of_file(path))
@@ -226,7 +227,7 @@ class Checkpoints:
             }
             (temporary / "files.json").write_text(json.dumps(facts, indent=1) + "\n")
             for path in (temporary / "state.json", temporary / "files.json", temporary):
-                _flush(path)
+                flush(path)
             self.fault("checkpoint.before_commit", step)
             # If it was saved before and is intact, keep that: a step has only one state.
             if final.exists() and damage(final) is not None:
@@ -235,7 +236,7 @@ class Checkpoints:
                 shutil.rmtree(temporary)
             else:
                 os.rename(temporary, final)
-                _flush(self.directory)
+                flush(self.directory)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             there = next(folder for folder in final.parents if folder.exists())
@@ -358,12 +359,3 @@ def differences(
         for name in sorted(ours.keys() | theirs.keys())
         if ours.get(name) != theirs.get(name) and name not in may_differ
     ]
-
-
-def _flush(path: Path) -> None:
-    """Flush a file or directory to disk (fsync)."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
