@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from model.config import EncoderConfig
 from model.data.batch import Example
-from model.training.telemetry import training_flops
 
 VOCABULARY = 30522
 FIRST_WORD = 1000
@@ -136,8 +135,7 @@ class Workload:
         Of a training step, forward and backward; `forward_only`: of the encoder without its head.
         """
         sizes = self.lengths[number % DISTINCT]
-        flops = training_flops(
-            encoder_config(self.size),
+        flops = encoder_config(self.size).training_flops(
             VOCABULARY,
             tokens=int(sizes.sum()),
             squared=int((sizes**2).sum()),

@@ -36,7 +36,6 @@ from flows.forecast import (
     EXAMPLES_RATE,
     TOKENS_RATE,
     WORD_PIECES_PER_BYTE,
-    example_flops,
     expected_yield,
     length_flops,
     phases_to_do,
@@ -244,7 +243,9 @@ class Work:
         config, flops, steps = self.run.finetune, 0.0, 0.0
         for task in config.tasks:
             examples, tokens = self._labelled(task)
-            one = example_flops(self.encoder, self.run.vocabulary.size, tokens=tokens, masked=0.0)
+            one = self.encoder.training_flops(
+                self.run.vocabulary.size, tokens=tokens, squared=tokens**2, masked=0.0
+            )
             trials = len(config.seeds) * len(config.initialisations)
             recipes = [(task.epochs, task.batch_size)] * trials
             if grid := config.grid:

@@ -194,6 +194,20 @@ class EncoderConfig(GrownConfig):
         local = min(squared, tokens * (self.local_attention + 1))
         return self.global_layers * squared + (self.num_hidden_layers - self.global_layers) * local
 
+    def training_flops(
+        self, vocabulary_size: int, *, tokens: float, squared: float, masked: float
+    ) -> float:
+        """FLOPs of the matrix products of examples, forward and backward, with the masked LM head.
+
+        `squared` is the sum of the squared lengths. Per token 6 FLOPs a weight; per query-key pair
+        12 H; per masked token the transform and the vocabulary logits.
+        """
+        width = self.hidden_size
+        weights = self.num_hidden_layers * self.layer_weights
+        attention = 12.0 * width * self.attended(tokens=tokens, squared=squared)
+        head = 6.0 * (width * vocabulary_size + width**2) * masked
+        return 6.0 * weights * tokens + attention + head
+
     @model_validator(mode="before")
     @classmethod
     def _fill_from_preset(cls, table: object) -> object:

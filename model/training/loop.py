@@ -28,7 +28,7 @@ from model.training.distributed import World
 from model.training.engine import Engine
 from model.training.health import Alarms, Stop, Watchdog
 from model.training.optimizer import learning_rate
-from model.training.telemetry import Curve, StepRecord, Telemetry, training_flops
+from model.training.telemetry import Curve, StepRecord, Telemetry
 
 
 def mean_scores(sums: Sequence[float], *, masked: int, labelled: int) -> dict[str, float]:
@@ -139,8 +139,7 @@ class Trainer:
                 learning_rate=rate,
                 examples=batch.examples,
                 tokens=batch.tokens,
-                flops=training_flops(
-                    self.stage.encoder,
+                flops=self.stage.encoder.training_flops(
                     self.vocabulary_size,
                     tokens=batch.tokens,
                     squared=batch.squared_lengths,

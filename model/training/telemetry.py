@@ -32,7 +32,7 @@ from artifacts.config import flat
 from artifacts.errors import ClozeError, UsageError
 from artifacts.progress import clock, say
 from artifacts.stage import StageTable
-from model.config import EncoderConfig, TrainingMachine
+from model.config import TrainingMachine
 
 CURVE_POINTS = 2000
 """Maximum number of points; in longer runs each is a mean over several steps."""
@@ -249,21 +249,6 @@ def summary(window: list[StepRecord], flops_per_second: float) -> dict[str, floa
         "input_wait_share": total("waited") / seconds,
         "step_seconds": seconds / len(window),
     }
-
-
-def training_flops(
-    encoder: EncoderConfig, vocabulary_size: int, *, tokens: int, squared: int, masked: int
-) -> float:
-    """FLOPs of the matrix products of one step, forward and backward.
-
-    `squared` is the sum of the squared lengths. Per token 6 FLOPs a weight; per query-key pair 12
-    H; per masked token the transform and the vocabulary logits.
-    """
-    width = encoder.hidden_size
-    weights = encoder.num_hidden_layers * encoder.layer_weights
-    attention = 12.0 * width * encoder.attended(tokens=tokens, squared=squared)
-    head = 6.0 * (width * vocabulary_size + width**2) * masked
-    return 6.0 * weights * tokens + attention + head
 
 
 def peak_memory(device: torch.device) -> int:

@@ -8,7 +8,6 @@ from flows.config import MachineConfig, RunConfig
 from flows.forecast import (
     MEAN_DOCUMENT,
     MEASURED,
-    example_flops,
     expected_yield,
     forecast_corpus,
     forecast_training,
@@ -110,5 +109,5 @@ def test_the_work_of_the_head_is_that_of_the_tokens_its_objective_predicts(
     tokens = expected_yield(128).mean_length
     size = run.vocabulary.size
     assert length_flops(run, 128) == pytest.approx(
-        example_flops(run.encoder, size, tokens=tokens, masked=share * tokens)
+        run.encoder.training_flops(size, tokens=tokens, squared=tokens**2, masked=share * tokens)
     )

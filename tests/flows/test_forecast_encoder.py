@@ -1,4 +1,4 @@
-"""Forecasts of parameters, FLOPs and memory, compared with the model, the trainer and DeepSpeed."""
+"""Forecasts of parameters and memory, compared with the model and DeepSpeed."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import pytest
 
 from flows.forecast import (
     activation_bytes,
-    example_flops,
     layer_parameters,
     parameters,
     state_bytes,
@@ -34,15 +33,6 @@ def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
     shape = EncoderConfig(preset="tiny", max_position_embeddings=64, **kind)
     model = PretrainingModel(shape, 1000)
     assert sum(p.numel() for p in model.parameters()) == parameters(shape, 1000)
-
-
-@pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
-def test_flops_are_those_the_trainer_counts(kind: dict[str, Any]) -> None:
-    from model.training.telemetry import training_flops
-
-    shape = EncoderConfig(preset="base", **kind)
-    counted = training_flops(shape, VOCABULARY, tokens=100, squared=100**2, masked=15)
-    assert example_flops(shape, VOCABULARY, tokens=100, masked=15) == counted
 
 
 @pytest.mark.slow  # imports DeepSpeed

@@ -18,7 +18,6 @@ from model.training.telemetry import (
     StepRecord,
     Telemetry,
     peak_memory,
-    training_flops,
 )
 from tests.model.training.training_fixtures import step_record
 
@@ -98,7 +97,7 @@ def test_a_tracker_gets_every_number() -> None:
 def test_flops_of_bert_base_are_the_published_ones() -> None:
     # 128 tokens, 20 of them masked: 6 · 85 M weights · 128 + attention + head.
     base = EncoderConfig(preset="base")
-    flops = training_flops(base, 30522, tokens=128, squared=128**2, masked=20)
+    flops = base.training_flops(30522, tokens=128, squared=128**2, masked=20)
     layers = 12 * 12 * 768**2
     expected = 6 * layers * 128 + 12 * 12 * 768 * 128**2 + 6 * (768 * 30522 + 768**2) * 20
     assert flops == expected
