@@ -6,6 +6,7 @@ Out: flat arrays: list values and offsets, digests as integers.
 Shape suffixes: D documents, N items of any kind.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -27,6 +28,12 @@ TokenIds = npt.NDArray[np.unsignedinteger]
 def offsets(lengths_N: Int64s) -> Offsets:
     """The start of each of N consecutive ranges, and the end of the last one: (N + 1,)."""
     return np.concatenate(([0], np.cumsum(lengths_N)))
+
+
+def concatenated(texts: Sequence[bytes]) -> tuple[Bytes, Offsets]:
+    """The bytes of N texts, and the end of each: (N,)."""
+    ends_N = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    return np.frombuffer(b"".join(texts), dtype=np.uint8), ends_N
 
 
 def list_lengths(column: pa.ChunkedArray) -> Int64s:

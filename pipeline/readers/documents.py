@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from artifacts.arrays import Bytes, Offsets
+from artifacts.arrays import Bytes, Offsets, concatenated
 from artifacts.errors import UsageError
 from artifacts.filesystem import InputFile, find_files
 from pipeline.config.settings import LineBreak, SourceConfig
@@ -152,11 +152,7 @@ def cut(text: bytes) -> int:
 
 
 def _block(positions: list[int], texts: list[bytes]) -> DocumentBlock:
-    return DocumentBlock(
-        text=np.frombuffer(b"".join(texts), dtype=np.uint8),
-        ends=np.cumsum([len(text) for text in texts], dtype=np.int64),
-        positions=np.array(positions, dtype=np.int64),
-    )
+    return DocumentBlock(*concatenated(texts), np.array(positions, dtype=np.int64))
 
 
 def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[DocumentBlock]:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from artifacts.arrays import Bytes, Offsets
+from artifacts.arrays import Bytes, Offsets, concatenated
 from artifacts.runtime.native import address, load
 from pipeline.config.settings import LineBreak
 from pipeline.readers.documents import DocumentBlock
@@ -134,9 +134,7 @@ def _plain_characters(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets, Offse
         document = raw[start:end].decode("utf-8", "replace")
         replaced.append(document.count(REPLACEMENT))
         documents.append(_NOT_PLAIN.sub(lambda found: _PLAIN[found[0]], document).encode())
-    plain_ends = np.cumsum([len(document) for document in documents], dtype=np.int64)
-    plain = np.frombuffer(b"".join(documents), dtype=np.uint8)
-    return plain, plain_ends, np.array(replaced, dtype=np.int64)
+    return *concatenated(documents), np.array(replaced, dtype=np.int64)
 
 
 _HTML = re.compile(rb"<br ?/?>|&(?:[A-Za-z][A-Za-z0-9]{1,30}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")

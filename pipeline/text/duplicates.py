@@ -43,6 +43,7 @@ from artifacts.arrays import (
     Mask,
     Offsets,
     UInt64s,
+    concatenated,
     digest_bytes,
     digest_halves,
     offsets,
@@ -143,9 +144,7 @@ def evaluation_shingles(config: OverlapConfig) -> UInt64s:
             else:
                 fields = (field for line in text.splitlines() for field in line.split("\t"))
             encoded = [field.encode("utf-8", "replace") + b"\n" for field in fields]
-            ends = np.cumsum([len(field) for field in encoded], dtype=np.int64)
-            joined = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-            found.append(shingles(joined, ends, words=config.words).hashes_P)
+            found.append(shingles(*concatenated(encoded), words=config.words).hashes_P)
     return np.unique(np.concatenate(found))
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import Mask, Offsets, TokenIds, offsets
+from artifacts.arrays import Mask, Offsets, TokenIds, concatenated, offsets
 from artifacts.runtime.native import address, load
 from artifacts.tables import id_type
 from artifacts.tokenizer import (
@@ -179,8 +179,7 @@ class CompiledWordPiece:
         inner = [word.startswith(CONTINUATION) for word in tokenizer.vocabulary]
         tables = (
             self._characters.isolated().view(np.uint8),
-            np.frombuffer(b"".join(spelled), dtype=np.uint8),
-            np.cumsum([len(word) for word in spelled], dtype=np.int64),
+            *concatenated(spelled),
             np.array(inner, dtype=np.uint8),
         )
         self._state = functions.wordpiece_open(
