@@ -18,7 +18,7 @@ from model.config import PretrainStage, TrainingMachine
 from model.data.batch import pack
 from model.data.micro_batches import StepBatch, on_device, prefetch
 from model.data.order import BatchAddress
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.training.checkpoints import Checkpoints
 from model.training.cuda_graphs import StepGraphs
 from model.training.distributed import World, join_world
@@ -45,7 +45,7 @@ def engine_of(
     `fp8`: with FP8's operations; `compiled`: with compiled layers, if it is on a GPU.
     """
     torch.manual_seed(stage.seed)
-    model = PretrainingModel(stage.encoder, vocabulary_size, fp8=fp8).to(world.device)
+    model = PretrainingModel(Encoder(stage.encoder, vocabulary_size, fp8=fp8)).to(world.device)
     if compiled and world.device.type == "cuda":
         model.encoder.compile_layers()
     recipe = stage.pretrain

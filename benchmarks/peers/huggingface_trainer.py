@@ -29,7 +29,7 @@ from benchmarks.transformers_steps import hugging_face_model, padded_inputs
 from model.config import PretrainStage
 from model.data.micro_batches import BatchSource, Share
 from model.data.sources import heldout_sources, read_tokenizer, training_source
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.layout import to_hugging_face
 from model.training.optimizer import learning_rate, parameter_groups
 
@@ -112,7 +112,7 @@ class HeldOut(transformers.TrainerCallback):
 def initial_model(vocabulary_size: int) -> transformers.BertForPreTraining:
     """Hugging Face's model with our side's initial weights."""
     torch.manual_seed(stage.seed)
-    ours = PretrainingModel(stage.encoder, vocabulary_size)
+    ours = PretrainingModel(Encoder(stage.encoder, vocabulary_size))
     found = hugging_face_model(stage.encoder, vocabulary_size=vocabulary_size)
     model = cast("transformers.BertForPreTraining", found)
     loaded = model.load_state_dict(to_hugging_face(ours.state_dict()), strict=False)

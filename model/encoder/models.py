@@ -240,26 +240,15 @@ def _let_vary(*tensors: Tensor) -> None:
 
 
 class PretrainingModel(nn.Module):
-    """The encoder with pre-training heads: `BertForPreTraining` or `ModernBertForMaskedLM`."""
+    """The encoder with pre-training heads: `BertForPreTraining` or `ModernBertForMaskedLM`.
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        vocabulary_size: int,
-        *,
-        attention: str = "auto",
-        checkpoint_activations: bool = False,
-        fp8: bool = False,
-    ) -> None:
-        """Arguments as for `Encoder`."""
+    The heads are initialised from torch's global generator.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        self.encoder = Encoder(
-            config,
-            vocabulary_size,
-            attention=attention,
-            checkpoint_activations=checkpoint_activations,
-            fp8=fp8,
-        )
+        self.encoder = encoder
+        config, vocabulary_size = encoder.config, encoder.vocabulary_size
         self.masked_lm: MaskedLanguageModelHead | TiedDecoder
         self.next_sentence: NextSentenceHead | None = None
         if config.family == "modern":

@@ -161,7 +161,7 @@ class EncoderFiles:
     def parameter_count(self) -> int:
         """Parameters of the encoder with both pre-training heads."""
         with shapes_alone():
-            model = PretrainingModel(self.config, self.tokenizer.size)
+            model = PretrainingModel(Encoder(self.config, self.tokenizer.size))
         return sum(parameter.numel() for parameter in model.parameters())
 
     def reaching(self, positions: int) -> "EncoderFiles":
@@ -174,7 +174,7 @@ class EncoderFiles:
     def pretraining_model(self, *, pretrained: bool, seed: int) -> PretrainingModel:
         """The encoder with both pre-training heads, fp32; missing weights are initialised."""
         with shapes_alone():
-            model = PretrainingModel(self.config, self.tokenizer.size)
+            model = PretrainingModel(Encoder(self.config, self.tokenizer.size))
         self._fill(model, pretrained=pretrained, seed=seed)
         return model
 
@@ -229,7 +229,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
             if name in tensors:
                 tensors[name] = tensors[name][: tokenizer.size]
     with shapes_alone():
-        model = PretrainingModel(config, tokenizer.size)
+        model = PretrainingModel(Encoder(config, tokenizer.size))
     ours = model.state_dict()
     wanted = to_hugging_face(ours, config.family)
     missing = tuple(name for name in wanted if name not in tensors)

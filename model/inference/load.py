@@ -22,7 +22,7 @@ from artifacts.errors import UsageError
 from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from model.config import EncoderConfig
 from model.data.batch import Example, pack
-from model.encoder.models import Pooling, PretrainingModel, shapes_alone
+from model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
 from model.hugging_face.model_files import read_encoder_files
 from model.hugging_face.source import MODULES, SentenceModules, open_source
 from model.tasks.features import around_masks, batches_by_length, tokens_at_once
@@ -235,7 +235,7 @@ def load(
         source = source.inside(found[0].removesuffix(MODULES))
     files = read_encoder_files(source)
     with shapes_alone():
-        module = PretrainingModel(files.config, files.tokenizer.size, attention=attention)
+        module = PretrainingModel(Encoder(files.config, files.tokenizer.size, attention=attention))
     # Parts that are missing stay zero: what needs them is refused.
     missing = {
         name: torch.zeros(parameter.shape)

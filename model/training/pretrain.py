@@ -29,7 +29,7 @@ from artifacts.tokenizer import SubwordTokenizer
 from model.config import EncoderConfig, PretrainStage, TrainingMachine
 from model.data.micro_batches import Share
 from model.data.sources import heldout_sources, masked_token_counts, read_tokenizer, training_source
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations.attention import backend_name
 from model.encoder.operations.products import matrix_rate
 from model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
@@ -261,13 +261,14 @@ def start_engine(
 ) -> Engine:
     """The engine: initialised from the run's seed, warm-started, or resumed."""
     torch.manual_seed(stage.seed)
-    model = PretrainingModel(
+    encoder = Encoder(
         stage.encoder,
         tokenizer.size,
         attention=machine.attention,
         checkpoint_activations=machine.checkpoint_activations,
         fp8=stage.pretrain.precision == "fp8",
     )
+    model = PretrainingModel(encoder)
     if stage.pretrain.init:
         warm_start(model, read_encoder_files(stage.pretrain.init), stage, tokenizer=tokenizer)
     if compiles(stage, machine, world.device):

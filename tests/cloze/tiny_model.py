@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 TOKENIZER = WordPieceTokenizer(
@@ -39,7 +39,7 @@ def write_model(directory: Path, *, seed: int = 0, encoder: EncoderConfig = CONF
     """A randomly initialised encoder with its heads."""
     directory.mkdir()
     torch.manual_seed(seed)
-    weights = PretrainingModel(encoder, TOKENIZER.size).state_dict()
+    weights = PretrainingModel(Encoder(encoder, TOKENIZER.size)).state_dict()
     save_file(to_hugging_face(weights, encoder.family), directory / "model.safetensors")
     config = hugging_face_config(encoder, TOKENIZER.size)
     (directory / "config.json").write_text(json.dumps(config))

@@ -28,10 +28,10 @@ def test_parameters_are_those_of_the_published_models_with_their_heads(
 
 @pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
 def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
-    from model.encoder.models import PretrainingModel
+    from model.encoder.models import Encoder, PretrainingModel
 
     shape = EncoderConfig(preset="tiny", max_position_embeddings=64, **kind)
-    model = PretrainingModel(shape, 1000)
+    model = PretrainingModel(Encoder(shape, 1000))
     assert sum(p.numel() for p in model.parameters()) == parameters(shape, 1000)
 
 

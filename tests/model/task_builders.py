@@ -16,7 +16,7 @@ from artifacts.store import Artifact, commit, put_bytes, put_file, put_json
 from artifacts.tables import examples_name, examples_schema, tokens_name, tokens_schema
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 SENTENCE = "the a new array of given shape returns list int str value name error raised if ,"
@@ -60,7 +60,7 @@ def encoder_artifact(directory: Path, *, config: EncoderConfig = TINY, seed: int
     """A randomly initialised encoder with both heads."""
     directory.mkdir(parents=True)
     torch.manual_seed(seed)
-    model = PretrainingModel(config, TOKENIZER.size)
+    model = PretrainingModel(Encoder(config, TOKENIZER.size))
     save_file(to_hugging_face(model.state_dict(), config.family), directory / "weights")
     out = str(directory)
     table = hugging_face_config(config, TOKENIZER.size)

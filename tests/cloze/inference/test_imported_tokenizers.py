@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers import BertModel
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 from tests.cloze.tiny_model import CONFIG
 
@@ -46,7 +46,7 @@ def model(folder: Path) -> Callable[..., Path]:
             )
         rows = padded_to or len(WORDS) + len(added)
         torch.manual_seed(0)
-        weights = to_hugging_face(PretrainingModel(CONFIG, rows).state_dict())
+        weights = to_hugging_face(PretrainingModel(Encoder(CONFIG, rows)).state_dict())
         weights["bert.embeddings.word_embeddings.weight"] *= 50  # other ids, other vectors
         save_file(weights, directory / "model.safetensors")
         theirs = hugging_face_config(CONFIG, rows)

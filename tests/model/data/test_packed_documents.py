@@ -13,7 +13,7 @@ from model.data.micro_batches import BatchSource, CostModel, Share, pack_example
 from model.data.order import Curriculum, LengthOrder
 from model.data.shards import Examples, ExampleShards, select
 from model.data.targets import DynamicMasking
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from pipeline.examples import make_examples
 from tests.model.encoder.encoder_builders import small_config
 from tests.pipeline.synthetic_tokens import (
@@ -68,7 +68,7 @@ def test_a_packed_example_computes_what_its_documents_compute_apart(
 ) -> None:
     torch.manual_seed(0)
     model = PretrainingModel(
-        small_config(**{"max_position_embeddings": 1500, **family}), TOKENIZER.size
+        Encoder(small_config(**{"max_position_embeddings": 1500, **family}), TOKENIZER.size)
     ).eval()
     whole = pack_examples(examples)
     documents = apart(examples)

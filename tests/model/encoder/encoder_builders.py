@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForPreTraining
 
 from model.config import EncoderConfig
 from model.data.batch import Example
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 VOCABULARY = 300
@@ -33,7 +33,7 @@ def small_config(**changes: object) -> EncoderConfig:
 def random_model(config: EncoderConfig, *, seed: int = 0) -> PretrainingModel:
     """A model with random biases and layer norms too, so that swapped ones are detected."""
     torch.manual_seed(seed)
-    model = PretrainingModel(config, VOCABULARY)
+    model = PretrainingModel(Encoder(config, VOCABULARY))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

@@ -29,7 +29,7 @@ def test_weights_are_drawn_from_a_normal_cut_at_two_sigma() -> None:
 
 
 def test_biases_begin_at_zero_and_layer_norms_at_one() -> None:
-    model = PretrainingModel(small_config(), VOCABULARY)
+    model = PretrainingModel(Encoder(small_config(), VOCABULARY))
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             assert not parameter.any(), name

@@ -170,7 +170,7 @@ def test_activations_computed_again_give_the_same_gradients_with_dropout() -> No
     for again in (False, True):
         torch.manual_seed(0)
         config = modern_config(hidden_dropout_prob=0.1)
-        model = PretrainingModel(config, VOCABULARY, checkpoint_activations=again)
+        model = PretrainingModel(Encoder(config, VOCABULARY, checkpoint_activations=again))
         model(pack(random_examples((70, 9))), 5).masked_lm_loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
@@ -183,7 +183,7 @@ def test_a_modern_encoder_and_the_rungs_before_it_learn_a_batch_by_heart(
     rung: dict[str, object],
 ) -> None:
     torch.manual_seed(0)
-    model = PretrainingModel(modern_config(**rung), VOCABULARY)
+    model = PretrainingModel(Encoder(modern_config(**rung), VOCABULARY))
     again = from_hugging_face(
         to_hugging_face(model.state_dict(), "modern"), model.state_dict(), "modern"
     )
@@ -208,7 +208,7 @@ def test_a_modern_encoder_and_the_rungs_before_it_learn_a_batch_by_heart(
 def test_presets_have_the_published_parameter_counts(preset: str, millions: float) -> None:
     with torch.device("meta"):
         config = EncoderConfig.model_validate({"family": "modern", "preset": preset})
-        model = PretrainingModel(config, 50_368)
+        model = PretrainingModel(Encoder(config, 50_368))
     counted = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     assert counted == pytest.approx(millions, rel=0.01)
 

@@ -105,7 +105,7 @@ def test_presets_have_the_published_parameter_counts(
     preset: str, encoder: int, with_heads: int
 ) -> None:
     with torch.device("meta"):
-        model = PretrainingModel(EncoderConfig.model_validate({"preset": preset}), 30522)
+        model = PretrainingModel(Encoder(EncoderConfig.model_validate({"preset": preset}), 30522))
     assert sum(p.numel() for p in model.encoder.parameters()) == encoder
     assert sum(p.numel() for p in model.parameters()) == with_heads
 

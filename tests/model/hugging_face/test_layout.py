@@ -21,7 +21,7 @@ from artifacts.errors import ClozeError, IntegrityError, UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Store, commit, put_file
 from model.data.batch import Example, pack, padded
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.layout import from_hugging_face, to_hugging_face
 from model.hugging_face.model_files import read_encoder_files
 from model.inference.export import export, import_encoder
@@ -99,7 +99,7 @@ def test_importing_twice_finds_the_first(exported: Path, tmp_path: Path) -> None
 
 
 def test_names_there_and_back_lose_nothing() -> None:
-    parameters = PretrainingModel(CONFIG, TOKENIZER.size).state_dict()
+    parameters = PretrainingModel(Encoder(CONFIG, TOKENIZER.size)).state_dict()
     back = from_hugging_face(to_hugging_face(parameters), parameters)
     assert all(torch.equal(back[name], parameters[name]) for name in parameters)
 

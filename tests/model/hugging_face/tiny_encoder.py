@@ -4,7 +4,7 @@ import torch
 
 from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from model.config import EncoderConfig
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.hugging_face.model_files import EncoderFiles
 
 WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
@@ -23,7 +23,7 @@ def encoder_files(*, seed: int = 0, activation: str = "gelu_tanh") -> EncoderFil
     """A randomly initialised encoder with non-zero biases."""
     torch.manual_seed(seed)
     config = CONFIG.model_copy(update={"hidden_act": activation})
-    model = PretrainingModel(config, TOKENIZER.size)
+    model = PretrainingModel(Encoder(config, TOKENIZER.size))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

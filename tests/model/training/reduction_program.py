@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 
 from model.config import EncoderConfig
 from model.data.batch import Example, PackedBatch, pack
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.training.distributed import GradientBuckets, World, gradient_buckets, join_world
 from model.training.precision import Rounded
 
@@ -62,7 +62,7 @@ def main(precision: str) -> None:
     config = EncoderConfig.model_validate(
         {"preset": None, "intermediate_size": 256, **SHAPE, **DRY}
     )
-    model = PretrainingModel(config, VOCABULARY)
+    model = PretrainingModel(Encoder(config, VOCABULARY))
     buckets = gradient_buckets(model.parameters(), bucket_bytes=1 << 16)
     reduction = GradientBuckets(buckets)
     module = Rounded(model, buckets) if precision == "bf16" else model

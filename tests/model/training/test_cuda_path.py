@@ -25,7 +25,7 @@ from model.data.batch import PackedBatch, Shape
 from model.data.micro_batches import Share, StepBatch, on_device, prefetch
 from model.data.sources import heldout_sources, training_source
 from model.encoder.losses import masked_lm_loss
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations import grouped_attention, residual
 from model.encoder.operations.dropout import DeviceNoise, Draws, Noise
 from model.training import cuda_graphs
@@ -115,13 +115,14 @@ def _trainer(
     where = TrainingMachine(token_budget=120, **machine)
     world = World(0, 1, device)
     torch.manual_seed(stage.seed)
-    model = PretrainingModel(
+    encoder = Encoder(
         stage.encoder,
         TOKENIZER.size,
         attention=where.attention,
         checkpoint_activations=where.checkpoint_activations,
         fp8=stage.pretrain.precision == "fp8",
-    ).to(device)
+    )
+    model = PretrainingModel(encoder).to(device)
     share = Share(0, 1, where.token_budget)
     engine = Engine(
         model,

@@ -189,9 +189,9 @@ from model.training.optimizer import build_optimizer
 for family in ("bert", "modern"):
     config = EncoderConfig(family=family, preset="tiny")
     with shapes_alone():
-        shapes = PretrainingModel(config, 100).state_dict()
+        shapes = PretrainingModel(Encoder(config, 100)).state_dict()
         TaskModel(Encoder(config, 100), outputs=3, bilstm=True)
-    module = PretrainingModel(config, 100)
+    module = PretrainingModel(Encoder(config, 100))
     assert {name: value.shape for name, value in module.state_dict().items()} == {
         name: value.shape for name, value in shapes.items()
     }

@@ -138,7 +138,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
         config = small_config(
             family="modern", hidden_act="gelu", num_hidden_layers=4, hidden_dropout_prob=0.1
         )
-    model = PretrainingModel(config, VOCABULARY, fp8=fp8)
+    model = PretrainingModel(Encoder(config, VOCABULARY, fp8=fp8))
     model.encoder.compile_layers()
     rounded = Rounded(model)
     shapes = set()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from model.data.batch import pack
-from model.encoder.models import PretrainingModel
+from model.encoder.models import Encoder, PretrainingModel
 from model.encoder.operations.products import Scaled, fp8_affine, scaled
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
@@ -72,7 +72,7 @@ def test_a_product_and_its_gradients_are_those_of_the_rounded_tensors(
 def test_an_encoder_in_fp8_has_nearly_the_gradient_of_one_in_bf16() -> None:
     config = small_config()
     model = random_model(config).bfloat16()
-    in_fp8 = PretrainingModel(config, VOCABULARY, fp8=True).bfloat16()
+    in_fp8 = PretrainingModel(Encoder(config, VOCABULARY, fp8=True)).bfloat16()
     in_fp8.load_state_dict(model.state_dict())
     batch = pack(random_examples(MIXED_LENGTHS))
     losses, gradients = [], []
@@ -102,7 +102,7 @@ def test_layers_in_fp8_can_be_checkpointed() -> None:
     for checkpointed in (False, True):
         torch.manual_seed(0)
         model = PretrainingModel(
-            small_config(), VOCABULARY, fp8=True, checkpoint_activations=checkpointed
+            Encoder(small_config(), VOCABULARY, fp8=True, checkpoint_activations=checkpointed)
         ).bfloat16()
         model(pack(random_examples(MIXED_LENGTHS)), 1).loss(10, 5).backward()
         gradients.append([parameter.grad for parameter in model.encoder.parameters()])
