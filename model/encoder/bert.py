@@ -25,7 +25,6 @@ from model.encoder.operations.products import (
     weight_gradient,
 )
 from model.encoder.operations.residual import (
-    ResidualNorm,
     layer_norm,
     residual_norm,
     residual_norm_gradients,
@@ -207,25 +206,25 @@ class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _AttentionContext, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
-        attend, inside, outside = ctx.attend, tuple(kept[:3]), ResidualNorm(*kept[3:])
-        end = residual_norm_gradients(gradient_TH, outside, norm_weight_H, ctx.draws[1])
-        doutput_weight_HH = weight_gradient(context_TH, end.dense_TH)
-        dcontext_TH = product(end.dense_TH, output_weight_HH)
+        attend, inside, outside = ctx.attend, tuple(kept[:3]), kept[3:]
+        dresidual_TH, ddense_TH, *dbias_and_norm = residual_norm_gradients(
+            gradient_TH, outside, norm_weight_H, ctx.draws[1]
+        )
+        doutput_weight_HH = weight_gradient(context_TH, ddense_TH)
+        dcontext_TH = product(ddense_TH, output_weight_HH)
         dparts = attend.backward(
             dcontext_TH.view(len(hidden_TH), attend.heads, -1), inside, ctx.draws[0]
         ).view(len(hidden_TH), -1)
         dweights_3HH = transposed_products(hidden_TH, dparts, count=3)
         return (
-            product(dparts, weight.mT, added_to_MN=end.residual_TH),
+            product(dparts, weight.mT, added_to_MN=dresidual_TH),
             None,
             None,
             None,
             *dweights_3HH,
             *bias_gradient(dparts).chunk(3),
             doutput_weight_HH,
-            end.dense_bias_H,
-            end.norm_weight_H,
-            end.norm_bias_H,
+            *dbias_and_norm,
         )
 
 
@@ -263,13 +262,15 @@ class _FeedForward(torch.autograd.Function):
         hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, kept_TI, active_TI, *kept = (
             ctx.saved_tensors
         )
-        end = residual_norm_gradients(gradient_TH, ResidualNorm(*kept), norm_weight_H, ctx.draws)
-        dout_weight_HI = weight_gradient(active_TI, end.dense_TH)
+        dresidual_TH, ddense_TH, *dbias_and_norm = residual_norm_gradients(
+            gradient_TH, kept, norm_weight_H, ctx.draws
+        )
+        dout_weight_HI = weight_gradient(active_TI, ddense_TH)
         dinner_TI, din_bias_I = activation_gradients(
-            product(end.dense_TH, out_weight_HI), kept_TI, ctx.gelu
+            product(ddense_TH, out_weight_HI), kept_TI, ctx.gelu
         )
         return (
-            product(dinner_TI, in_weight_HI.mT, added_to_MN=end.residual_TH),
+            product(dinner_TI, in_weight_HI.mT, added_to_MN=dresidual_TH),
             None,
             None,
             None,
@@ -277,7 +278,5 @@ class _FeedForward(torch.autograd.Function):
             weight_gradient(hidden_TH, dinner_TI, input_first=True),
             din_bias_I,
             dout_weight_HI,
-            end.dense_bias_H,
-            end.norm_weight_H,
-            end.norm_bias_H,
+            *dbias_and_norm,
         )

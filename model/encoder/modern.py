@@ -25,7 +25,6 @@ from model.encoder.operations.grouped_attention import Attend
 from model.encoder.operations.products import product, weight_gradient
 from model.encoder.operations.residual import (
     LayerNorm,
-    ResidualNorm,
     layer_norm,
     norm,
     norm_gradients,
@@ -165,9 +164,7 @@ class _NormProduct(torch.autograd.Function):
             ctx.save_for_backward(hidden_TH, weight_OH)
             return product(hidden_TH, weight_OH.mT), hidden_TH
         read_TH, kept = norm(hidden_TH, norm_weight_H, None, eps)
-        ctx.save_for_backward(
-            *(read_TH, weight_OH, norm_weight_H, hidden_TH, kept.mean_T, kept.deviation_T)
-        )
+        ctx.save_for_backward(read_TH, weight_OH, norm_weight_H, *kept)
         return product(read_TH, weight_OH.mT), hidden_TH
 
     @staticmethod
@@ -185,7 +182,7 @@ class _NormProduct(torch.autograd.Function):
             )
         norm_weight_H, *kept = of_norm
         dhidden_TH, dnorm_weight_H, _ = norm_gradients(
-            product(gradient_TO, weight_OH), ResidualNorm(*kept), norm_weight_H, residual_TH
+            product(gradient_TO, weight_OH), kept, norm_weight_H, residual_TH
         )
         return dhidden_TH, dnorm_weight_H, dweight_OH, None
 

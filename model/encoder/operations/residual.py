@@ -7,7 +7,7 @@ Layer norm statistics are at least float32. torch's kernel gets scale and shift 
 would round mean and deviation to bfloat16.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +20,9 @@ from model.encoder.operations.products import wide
 
 # T tokens, H width
 
-
-class ResidualGradients(NamedTuple):
-    """Gradients at the end of a sub-layer. The first two may share memory."""
-
-    residual_TH: Tensor
-    dense_TH: Tensor
-    dense_bias_H: Tensor
-    """The column sums of `dense_TH`."""
-
-    norm_weight_H: Tensor
-    norm_bias_H: Tensor
-
-
-class ResidualNorm(NamedTuple):
-    """The tensors saved by a layer norm for its backward pass."""
-
-    sum_TH: Tensor
-    mean_T: Tensor
-    deviation_T: Tensor
-    """Reciprocal of the standard deviation."""
+Saved = Sequence[Tensor]
+"""What a norm saves for its backward pass: its input, [T, H]; the mean of each token and the
+reciprocal of its standard deviation, [T]."""
 
 
 def layer_norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float) -> Tensor:
@@ -60,34 +43,33 @@ class LayerNorm(nn.LayerNorm):
         return layer_norm(x_TH, self.weight, self.bias, self.eps)
 
 
-def norm(
-    x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float
-) -> tuple[Tensor, ResidualNorm]:
+def norm(x_TH: Tensor, weight_H: Tensor, bias_H: Tensor | None, eps: float) -> tuple[Tensor, Saved]:
     """Layer norm and the tensors to save; no autograd."""
     native = kernels_for(x_TH)
     if native is None:
         weight_H, bias_H = wide(weight_H), None if bias_H is None else wide(bias_H)
-        output_TH, *statistics = torch.native_layer_norm(
+        output_TH, mean_T, deviation_T = torch.native_layer_norm(
             x_TH, weight_H.shape, weight_H, bias_H, eps
         )
-        return output_TH, ResidualNorm(x_TH, *statistics)
+        return output_TH, (x_TH, mean_T, deviation_T)
     weight_H, bias_H = weight_H.to(x_TH.dtype), None if bias_H is None else bias_H.to(x_TH.dtype)
     x_TH, output_TH = x_TH.contiguous(), torch.empty_like(x_TH)
     mean_T, deviation_T = torch.empty(2, len(x_TH))
     native("norm_forward", *x_TH.shape, x_TH, weight_H, bias_H, eps, output_TH, mean_T, deviation_T)
-    return output_TH, ResidualNorm(x_TH, mean_T, deviation_T)
+    return output_TH, (x_TH, mean_T, deviation_T)
 
 
 def norm_gradients(
-    gradient_TH: Tensor, kept: ResidualNorm, weight_H: Tensor, residual_TH: Tensor | None = None
+    gradient_TH: Tensor, kept: Saved, weight_H: Tensor, residual_TH: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `norm`: of x, with `residual_TH` added if given, of its weight and its bias."""
     gradient_TH = gradient_TH.contiguous()
-    native = kernels_for(gradient_TH, kept.sum_TH)
+    sum_TH, mean_T, deviation_T = kept
+    native = kernels_for(gradient_TH, sum_TH)
     if native is None:
         weight_H = wide(weight_H)
         dx_TH = torch.ops.aten.native_layer_norm_backward(
-            *(gradient_TH, kept.sum_TH, weight_H.shape, kept.mean_T, kept.deviation_T),
+            *(gradient_TH, sum_TH, weight_H.shape, mean_T, deviation_T),
             *(weight_H, weight_H, [True, False, False]),
         )[0]
         return (
@@ -100,8 +82,8 @@ def norm_gradients(
     dweight_H, dbias_H = sums_2H = gradient_TH.new_empty(2, gradient_TH.shape[1])
     native(
         "norm_backward",
-        *(*gradient_TH.shape, gradient_TH, kept.sum_TH, weight_H.to(gradient_TH.dtype)),
-        *(kept.mean_T, kept.deviation_T, residual_TH, dx_TH, sums_2H),
+        *(*gradient_TH.shape, gradient_TH, sum_TH, weight_H.to(gradient_TH.dtype)),
+        *(mean_T, deviation_T, residual_TH, dx_TH, sums_2H),
     )
     return dx_TH, dweight_H, dbias_H
 
@@ -111,7 +93,7 @@ def residual_norm(
     residual_TH: Tensor,
     parameters: tuple[Tensor, Tensor, float],
     draws: Draws | None,
-) -> tuple[Tensor, ResidualNorm]:
+) -> tuple[Tensor, Saved]:
     """The output, and the tensors to save. Overwrites `dense_TH`.
 
     `parameters` of the norm: weight, bias, epsilon.
@@ -131,41 +113,46 @@ def residual_norm(
         *(weight_H.to(dense_TH.dtype), bias_H.to(dense_TH.dtype), eps),
         *(output, mean_T, deviation_T),
     )
-    return output, ResidualNorm(dense_TH, mean_T, deviation_T)
+    return output, (dense_TH, mean_T, deviation_T)
 
 
 def residual_norm_gradients(
-    gradient_TH: Tensor, kept: ResidualNorm, norm_weight_H: Tensor, draws: Draws | None
-) -> ResidualGradients:
-    """Backward pass of `residual_norm`."""
+    gradient_TH: Tensor, kept: Saved, norm_weight_H: Tensor, draws: Draws | None
+) -> tuple[Tensor, ...]:
+    """Gradients of the residual, the dense output, its bias, the norm's weight and its bias.
+
+    The first two may share memory; the third is the column sums of the second.
+    """
     gradient_TH = gradient_TH.contiguous()
-    native = kernels_for(gradient_TH, kept.sum_TH)
+    sum_TH, mean_T, deviation_T = kept
+    native = kernels_for(gradient_TH, sum_TH)
     if native is None:
         residual_TH, weight_H, bias_H = norm_gradients(gradient_TH, kept, norm_weight_H)
         dense_TH = residual_TH
         if draws is not None:
             dense_TH = keep_(residual_TH * draws.scale, draws.mask())
-        return ResidualGradients(residual_TH, dense_TH, dense_TH.sum(0), weight_H, bias_H)
+        return residual_TH, dense_TH, dense_TH.sum(0), weight_H, bias_H
     residual_TH, dense_TH = torch.empty_like(gradient_TH), torch.empty_like(gradient_TH)
     weight_H, bias_H, dense_H = sums_3H = gradient_TH.new_empty(3, gradient_TH.shape[1])
     native(
         "residual_norm_backward",
-        *(*gradient_TH.shape, gradient_TH, kept.sum_TH, *dropping(draws)),
-        *(norm_weight_H.to(gradient_TH.dtype), kept.mean_T, kept.deviation_T),
+        *(*gradient_TH.shape, gradient_TH, sum_TH, *dropping(draws)),
+        *(norm_weight_H.to(gradient_TH.dtype), mean_T, deviation_T),
         *(residual_TH, dense_TH, sums_3H),
     )
-    return ResidualGradients(residual_TH, dense_TH, dense_H, weight_H, bias_H)
+    return residual_TH, dense_TH, dense_H, weight_H, bias_H
 
 
-def _norm_weight_gradient(gradient_TH: Tensor, kept: ResidualNorm) -> Tensor:
+def _norm_weight_gradient(gradient_TH: Tensor, kept: Saved) -> Tensor:
     """The column sums of gradient * (sum - mean) * deviation.
 
     Products accumulate in float32; torch's own backward pass accumulates in bfloat16, which is 4 %
     off after 3,000 tokens.
     """
-    deviation_1T = kept.deviation_T.view(1, -1).to(gradient_TH.dtype)
-    shift_1T = (kept.mean_T * kept.deviation_T).view(1, -1).to(gradient_TH.dtype)
-    return (deviation_1T @ (gradient_TH * kept.sum_TH) - shift_1T @ gradient_TH)[0]
+    sum_TH, mean_T, deviation_T = kept
+    deviation_1T = deviation_T.view(1, -1).to(gradient_TH.dtype)
+    shift_1T = (mean_T * deviation_T).view(1, -1).to(gradient_TH.dtype)
+    return (deviation_1T @ (gradient_TH * sum_TH) - shift_1T @ gradient_TH)[0]
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -180,5 +167,5 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         weight_H, *kept = ctx.saved_tensors
-        dx_TH, dweight_H, dbias_H = norm_gradients(gradient_TH, ResidualNorm(*kept), weight_H)
+        dx_TH, dweight_H, dbias_H = norm_gradients(gradient_TH, kept, weight_H)
         return dx_TH, dweight_H, dbias_H if ctx.needs_input_grad[2] else None, None
