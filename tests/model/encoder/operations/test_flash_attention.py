@@ -176,7 +176,7 @@ def test_on_cuda_the_flash_kernel_is_chosen_and_shapes_fit(
     assert batch.lengths.tolist() == [4, 3]  # read on the host, where a fake tensor has no data
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         encoder = encoder.to_empty(device="cuda")
-        there = batch._mapped(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cuda"))
+        there = batch.mapped(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cuda"))
         hidden = encoder(there, 3)
         assert encoder.attention_backend == "flash"
         assert (hidden.shape, hidden.device.type) == ((7, 64), "cuda")
