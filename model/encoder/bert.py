@@ -1,8 +1,7 @@
-"""BERT's layer and pooler (Devlin et al. 2019).
+"""BERT's layer (Devlin et al. 2019).
 
 In:  [T, H]; the attention function of the batch.
-Out: [T, H]: LN(x + dropout(attention(x) W + b)), then LN(x + dropout(GELU(x W + b) V + c)); from
-     the first token's vectors, the pooled ones [B, H].
+Out: [T, H]: LN(x + dropout(attention(x) W + b)), then LN(x + dropout(GELU(x W + b) V + c)).
 
 On a CPU each half of a layer is a single autograd function: the last product of the backward pass
 adds the gradient of the residual, and bias gradients are computed in passes that are needed anyway.
@@ -30,7 +29,7 @@ from model.encoder.operations.residual import (
     residual_norm_gradients,
 )
 
-# T tokens of all sequences, B sequences, H width, I intermediate width, A heads, K width of a head
+# T tokens of all sequences, H width, I intermediate width, A heads, K width of a head
 
 SITE_ATTENTION, SITE_FEED_FORWARD = range(2)
 SITE_PROBABILITIES, SITE_OUTPUT = range(2)
@@ -158,18 +157,6 @@ class FeedForward(nn.Module):
         )
         sum_TH = hidden_TH + dropout(dense_TH, self.dropout_prob, noise)
         return layer_norm(sum_TH, self.layer_norm_weight, self.layer_norm_bias, self.eps)
-
-
-class Pooler(nn.Module):
-    """Dense layer and tanh on the first token's vector (reference: modeling.py:224-232)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(width, width)
-
-    def forward(self, first_BH: Tensor) -> Tensor:
-        """[B, H]."""
-        return torch.tanh(self.dense(first_BH))
 
 
 class _AttentionContext(Context):

@@ -16,6 +16,7 @@ and zero. Truncation at two sigma reduces the standard deviation to 0.88 of the 
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -29,12 +30,12 @@ from torch.utils.checkpoint import checkpoint
 from artifacts.errors import UsageError
 from model.config import EncoderConfig
 from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
-from model.encoder.bert import Layer, Pooler
+from model.encoder.bert import Layer
 from model.encoder.embeddings import Embeddings
 from model.encoder.losses import PretrainingSums, hits, masked_lm_loss
 from model.encoder.lstm import BiLSTM, LstmLayer, Reading
 from model.encoder.modern import ModernLayer, PredictionHead
-from model.encoder.operations.activation import activation
+from model.encoder.operations.activation import APPROXIMATION
 from model.encoder.operations.attention import BACKENDS, backend_name, layer_attention
 from model.encoder.operations.dropout import Noise, dropout, noise_from
 from model.encoder.operations.grouped_attention import Attend, attention_kernel
@@ -83,21 +84,21 @@ class Encoder(nn.Module):
         self.checkpoint_activations = checkpoint_activations
         self._is_compiled = False
         self.embeddings = Embeddings(config, vocabulary_size)
-        self.pooler: Pooler | PredictionHead
         self.layer_norm: LayerNorm | None = None
-        depth = range(config.num_hidden_layers)
+        width, depth = config.hidden_size, range(config.num_hidden_layers)
         if config.family == "modern":
             self.layers = nn.ModuleList(
                 ModernLayer(config, is_first=not number) for number in depth
             )
-            self.layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=False)
-            self.pooler = PredictionHead(config)
+            self.layer_norm = LayerNorm(width, eps=config.layer_norm_eps, bias=False)
+            self.pooler: nn.Sequential = PredictionHead(config)
         else:
             self.layers = nn.ModuleList(
                 LstmLayer(config) if config.layer_type == "lstm" else Layer(config, fp8=fp8)
                 for _ in depth
             )
-            self.pooler = Pooler(config.hidden_size)
+            dense = nn.Linear(width, width)  # reference: modeling.py:224-232
+            self.pooler = nn.Sequential(OrderedDict(dense=dense, tanh=nn.Tanh()))
         initialise(self, config)
 
     @property
@@ -248,14 +249,12 @@ class PretrainingModel(nn.Module):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
-        config, vocabulary_size = encoder.config, encoder.vocabulary_size
-        self.masked_lm: MaskedLanguageModelHead | TiedDecoder
-        self.next_sentence: NextSentenceHead | None = None
-        if config.family == "modern":
-            self.masked_lm = TiedDecoder(vocabulary_size)
-        else:
-            self.masked_lm = MaskedLanguageModelHead(config, vocabulary_size)
-            self.next_sentence = NextSentenceHead(config.hidden_size)
+        config = encoder.config
+        self.masked_lm = MaskedLanguageModelHead(config, encoder.vocabulary_size)
+        self.next_sentence: nn.Sequential | None = None
+        if config.family == "bert":  # class 0: the second segment is the next one; 1: a random one
+            output = nn.Linear(config.hidden_size, 2)
+            self.next_sentence = nn.Sequential(OrderedDict(output=output))
         for head in (self.masked_lm, self.next_sentence):
             if head is not None:
                 initialise(head, config)
@@ -294,48 +293,23 @@ class PretrainingModel(nn.Module):
 
     def _transformed(self, hidden_MH: Tensor) -> Tensor:
         """The vectors that are compared with the word embeddings, [M, H]."""
-        return self.masked_lm.transformed(self.encoder.read_tokens(hidden_MH))
+        transformed_MH: Tensor = self.masked_lm(self.encoder.read_tokens(hidden_MH))
+        return transformed_MH
 
 
-class MaskedLanguageModelHead(nn.Module):
-    """Dense, GELU, layer norm; the output weights are tied to the word embeddings."""
+class MaskedLanguageModelHead(nn.Sequential):
+    """Dense, GELU, layer norm; the output weights are tied to the word embeddings.
+
+    In the modern family the first three are part of the encoder, and the input is unchanged.
+    """
 
     def __init__(self, config: EncoderConfig, vocabulary_size: int) -> None:
         super().__init__()
-        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
-        self.layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        if config.family == "bert":
+            self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+            self.activation = nn.GELU(APPROXIMATION[config.hidden_act])
+            self.layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
-        self.activation = config.hidden_act
-
-    def transformed(self, hidden_MH: Tensor) -> Tensor:
-        """The vectors that are compared with the word embeddings, [M, H]."""
-        normed_MH: Tensor = self.layer_norm(activation(self.transform(hidden_MH), self.activation))
-        return normed_MH
-
-
-class TiedDecoder(nn.Module):
-    """Output bias of the modern family, whose transform is part of the encoder."""
-
-    def __init__(self, vocabulary_size: int) -> None:
-        super().__init__()
-        self.output_bias = nn.Parameter(torch.empty(vocabulary_size))
-
-    def transformed(self, hidden_MH: Tensor) -> Tensor:
-        """The input unchanged, [M, H]."""
-        return hidden_MH
-
-
-class NextSentenceHead(nn.Module):
-    """Classifies the second segment: 0 is the next one, 1 a random one."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.output = nn.Linear(width, 2)
-
-    def forward(self, pooled_BH: Tensor) -> Tensor:
-        """Logits [B, 2]."""
-        logits_B2: Tensor = self.output(pooled_BH)
-        return logits_B2
 
 
 class TaskModel(nn.Module):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import EncoderConfig
-from model.encoder.operations.activation import activation, gated_gelu
+from model.encoder.operations.activation import APPROXIMATION, activation, gated_gelu
 from model.encoder.operations.autograd import Context, apply
 from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
 from model.encoder.operations.grouped_attention import Attend
@@ -107,20 +107,15 @@ class GatedFeedForward(nn.Module):
         return residual_product(residual_TH, active_TI, self.output_weight)
 
 
-class PredictionHead(nn.Module):
+class PredictionHead(nn.Sequential):
     """Dense layer without bias, GELU, norm: before the word embeddings and before classifiers."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         width = config.hidden_size
         self.dense = nn.Linear(width, width, bias=False)
+        self.activation = nn.GELU(APPROXIMATION[config.hidden_act])
         self.layer_norm = LayerNorm(width, eps=config.layer_norm_eps, bias=False)
-        self.activation = config.hidden_act
-
-    def forward(self, hidden_PH: Tensor) -> Tensor:
-        """[P, H]."""
-        normed_PH: Tensor = self.layer_norm(activation(self.dense(hidden_PH), self.activation))
-        return normed_PH
 
 
 def norm_product(
