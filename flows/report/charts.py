@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
 from typing import Literal, TypedDict, Unpack
 
 from markupsafe import Markup
@@ -24,14 +24,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
+from artifacts.results import SeedScores
 from flows.report.units import THIN, integer, percent, short
 
 VARIABLES = ("ink", "soft", "faint", "hair", "ours", "other", "quiet", "band")
 COLOURS = {name: f"#00{number:02x}fe" for number, name in enumerate(VARIABLES)}
-"""Placeholders for the variables of report.css."""
-
-FILLS = {"ours": "ours", "other": "other", "quiet": "quiet", "main": "faint", "faint": "quiet"}
-"""Variable by kind of mark: `ours` is the accent, `main` is darker than `other`."""
+"""Placeholders for the variables of report.css; `ours` is the accent, `faint` the strongest grey."""
 
 STYLE: dict[RcKeyType, object] = {
     "svg.fonttype": "none",
@@ -86,7 +84,7 @@ class Bar:
     label: str
     value: float
     shown: str
-    kind: str = "other"
+    colour: str = "other"
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,8 @@ class Line:
     """One line of a chart, labelled at its end."""
 
     places: Places
-    kind: str
-    """`ours`, `other` or `faint`."""
+    colour: str
+    """`ours`, `other` or `quiet`."""
     label: str = ""
 
 
@@ -125,13 +123,11 @@ class LineChart:
 
 @dataclass(frozen=True)
 class SystemRow:
-    """The scores of one system over its seeds, in percent."""
+    """The scores of one system over its seeds."""
 
     label: str
-    kind: str
-    values: Sequence[float]
-    mean: float
-    standard_error: float
+    colour: str
+    scores: SeedScores
     shown: str
 
 
@@ -206,9 +202,9 @@ def bars(
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.axvline(0, color=COLOURS["other"], linewidth=1)
         for place, row in enumerate(rows):
-            strong: TextStyle = STRONG if row.kind == "ours" else {}
+            strong: TextStyle = STRONG if row.colour == "ours" else {}
             thick = min(1 - 5 / pitch, 16 / pitch)
-            axes.barh(place, row.value, thick, color=COLOURS[FILLS[row.kind]])
+            axes.barh(place, row.value, thick, color=COLOURS[row.colour])
             _note(axes, row.shown, (row.value, place), (6, 0), **strong)
             if labels:
                 name: TextStyle = {**SOFT, **strong, "ha": "right"}
@@ -248,13 +244,13 @@ def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Mark
             x, y, name = chart.mark
             axes.plot(x, y, "o", markersize=7, mfc="none", mec=COLOURS["ours"], mew=2)
             _note(axes, name, (x, y), (8, 10), **SMALL)
-        ends = [(line.places[-1][1], line.label, line.kind) for line in chart.lines if line.label]
-        ends += [(level, name, "main") for level, name in chart.references if name]
+        ends = [(line.places[-1][1], line.label, line.colour) for line in chart.lines if line.label]
+        ends += [(level, name, "faint") for level, name in chart.references if name]
         wanted = [float(axes.transData.transform((0, level))[1]) for level, _, _ in ends]
         low, high = axes.transAxes.transform([(0, 0), (0, 1)])[:, 1]
         heights = apart(wanted, gap=15, low=low, high=high)
-        for (_, name, kind), y in zip(ends, heights, strict=True):
-            style: TextStyle = {**(STRONG if kind == "ours" else SOFT), "va": "center"}
+        for (_, name, colour), y in zip(ends, heights, strict=True):
+            style: TextStyle = {**(STRONG if colour == "ours" else SOFT), "va": "center"}
             axes.text(width - room + 7, y, name, transform=None, **style)
     return drawn[0]
 
@@ -272,9 +268,9 @@ def _lines(axes: Axes, chart: LineChart) -> None:
         axes.axhline(level, color=COLOURS["faint"], linewidth=1, linestyle=(0, (3, 3)))
     for line in chart.lines:
         x, y = zip(*below(line.places, top) or [(math.nan, math.nan)], strict=True)
-        thick = {"ours": 2.2, "other": 2.0}.get(line.kind, 1.4)
+        thick = {"ours": 2.2, "other": 2.0}.get(line.colour, 1.4)
         form = "o" if len(x) == 1 else "-"
-        axes.plot(x, y, form, color=COLOURS[FILLS[line.kind]], linewidth=thick, clip_on=False)
+        axes.plot(x, y, form, color=COLOURS[line.colour], linewidth=thick, clip_on=False)
 
 
 def below(places: Places, top: float) -> list[tuple[float, float]]:
@@ -406,14 +402,15 @@ def spread(
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}{THIN}%"))
         for place, row in enumerate(rows):
-            colour = COLOURS["faint" if row.kind == "quiet" else FILLS[row.kind]]
-            axes.plot([row.mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
-            error = (row.mean - row.standard_error, row.mean + row.standard_error)
-            axes.plot(error, [place + 0.28] * 2, color=colour, linewidth=2.5)
-            for seed, value in enumerate(row.values if len(row.values) > 1 else ()):
-                y = place + SCATTER[seed % len(SCATTER)] / pitch
-                axes.plot(value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)
-            strong: TextStyle = STRONG if row.kind == "ours" else {}
+            colour = COLOURS[row.colour]
+            mean, error = 100 * row.scores.mean, 100 * row.scores.standard_error
+            axes.plot([mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
+            axes.plot([mean - error, mean + error], [place + 0.28] * 2, color=colour, linewidth=2.5)
+            values = row.scores.values if len(row.scores.values) > 1 else ()
+            for value, offset in zip(values, cycle(SCATTER), strict=False):
+                y = place + offset / pitch
+                axes.plot(100 * value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)
+            strong: TextStyle = STRONG if row.colour == "ours" else {}
             middle = height - top - pitch * (place + 0.5)
             name: TextStyle = {**SOFT, **strong, "ha": "right", "va": "center"}
             shown: TextStyle = {**strong, "ha": "right", "va": "center"}
@@ -423,7 +420,7 @@ def spread(
             axes.axvline(reference[0], color=COLOURS["faint"], linewidth=1, linestyle=(0, (1, 3)))
             _note(axes, reference[1], (reference[0], -0.5), (0, 9), ha="center", fontsize=11)
         if compared:
-            start, end = rows[compared[0]].mean, rows[compared[1]].mean
+            start, end = (100 * rows[place].scores.mean for place in compared)
             style = {"arrowstyle": "->", "lw": 1.2, "color": COLOURS["ours"]}
             y = max(compared) - 0.5
             arrow = {**style, "shrinkA": 0, "shrinkB": 0}

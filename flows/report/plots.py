@@ -15,10 +15,11 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from artifacts.results import Confusion, LanguageModelScore, LearningCurve, TaskScore
+from artifacts.results import Confusion, LanguageModelScore, LearningCurve, Result, TaskScore
 from artifacts.summary import (
     Corpus,
     ExampleSet,
+    HeldoutPoint,
     Histogram,
     Pretraining,
     Step,
@@ -44,7 +45,8 @@ WIDE, NARROW, HALF = 700, 350, 336
 LABELS = 132
 """Width in pixels of the labels beside bars."""
 
-ROLES = {"baseline": "quiet", "random": "other", "pretrained": "ours"}
+COLOURS = {"baseline": "faint", "random": "other", "pretrained": "ours"}
+"""Of the systems, by role."""
 
 ABOVE_ENTROPY = 1.0
 """The chart is cut this many nats above the unigram entropy, which hides the first seconds."""
@@ -110,11 +112,11 @@ def quality(model: LanguageModelScore) -> Markup:
     )
     losses, accuracies = [], []
     for name, loss, accuracy in systems:
-        kind = "ours" if name == "this encoder" else "other"
+        colour = "ours" if name == "this encoder" else "other"
         if loss is not None:
-            losses.append(Bar(name, loss, nats(loss), kind))
+            losses.append(Bar(name, loss, nats(loss), colour))
             shown = "chance" if accuracy is None else percent(accuracy)
-            accuracies.append(Bar(name, accuracy or 0.0, shown, kind))
+            accuracies.append(Bar(name, accuracy or 0.0, shown, colour))
     return side_by_side(
         (losses, "MLM loss, nats per masked token", "MLM loss", 418),
         (accuracies, "top-1 accuracy", "MLM accuracy", 262),
@@ -128,7 +130,7 @@ def stages(steps: Sequence[Step]) -> Markup:
     def rows(values: Mapping[str, float], text: Callable[[float], str]) -> list[Bar]:
         longest = max(values.values(), default=0.0)
         return [
-            Bar(name, value, text(value), kind="main" if value == longest > 0 else "other")
+            Bar(name, value, text(value), colour="faint" if value == longest > 0 else "other")
             for name, value in values.items()
         ]
 
@@ -150,7 +152,7 @@ def next_sentence(model: LanguageModelScore, *, length_only: float | None) -> Ma
         "this encoder": model.next_sentence_accuracy or 0.0,
     }
     rows = [
-        Bar(name, value, percent(value), kind="ours" if name == "this encoder" else "other")
+        Bar(name, value, percent(value), "ours" if name == "this encoder" else "other")
         for name, value in values.items()
     ]
     label = "next-sentence accuracy"
@@ -165,10 +167,8 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
     rows = {
         system.name: SystemRow(
             label=system_name(system.name),
-            kind=ROLES[system.role],
-            values=[100 * value for value in scores.values],
-            mean=100 * scores.mean,
-            standard_error=100 * scores.standard_error,
+            colour=COLOURS[system.role],
+            scores=scores,
             shown=spread_words(scores),
         )
         for system in task.systems
@@ -199,8 +199,9 @@ def histogram(drawn: Histogram, *, noun: str) -> Markup:
     return half(charts.columns(drawn.counts, edges, width=HALF, height=170, label=label))
 
 
-def frequent_pieces(corpus: Corpus, *, whole: int) -> Markup:
-    """The most frequent word-pieces with their relative frequencies."""
+def frequent_pieces(corpus: Corpus) -> Markup:
+    """The most frequent word-pieces with their relative frequencies in the training split."""
+    whole = corpus.splits[0].tokens if corpus.splits else 1
     rows = [Bar(piece.text, piece.count, percent(piece.count / whole)) for piece in corpus.frequent]
     label = "most frequent word-pieces"
     return half(charts.bars(rows, width=HALF, labels=64, label=label, pitch=19))
@@ -218,7 +219,7 @@ def fate(corpus: Corpus) -> Markup:
     kept = sum(split.documents for split in corpus.splits)
     read = corpus.documents_read or kept + sum(corpus.dropped.values())
     dropped = sorted(corpus.dropped.items(), key=lambda item: -item[1])
-    rows = [Bar("kept", kept, _share(kept, read), kind="main")]
+    rows = [Bar("kept", kept, _share(kept, read), "faint")]
     rows += [Bar(why.replace("_", " "), n, _share(n, read)) for why, n in dropped if n]
     return _shares(rows, label="documents kept and dropped")
 
@@ -265,27 +266,32 @@ def plateau(places: Sequence[Place], entropy: float) -> tuple[float, float] | No
 
 
 @dataclass(frozen=True)
-class Axis:
-    """The horizontal axis: seconds, minutes or hours if time was recorded, else steps."""
+class Course:
+    """The points of the learning curve, and the scores to compare them with."""
 
-    label: str
-    of: Callable[[TrainingPoint], float]
-    text: Callable[[float], str]
+    unit: str
+    """Of the horizontal axis: seconds, minutes or hours if time was recorded, else steps."""
+
+    curve: list[tuple[float, TrainingPoint]]
+    """Every point and its place on the axis."""
+
+    split: str
+    """The held-out split shown: the headline split if it was evaluated during training."""
+
+    heldout: list[tuple[float, HeldoutPoint]]
+    """The evaluations on it."""
+
+    model: LanguageModelScore | None
+    """Scores of the finished encoder on the same split, else on the headline split."""
+
+    @property
+    def losses(self) -> list[Place]:
+        """The held-out MLM loss."""
+        return _measured(self.heldout, "mlm_loss")
 
     def when(self, place: float) -> str:
         """A point in time in words."""
-        return f"{short(place)} steps" if self.label == "steps" else f"{place:.1f} {self.label}"
-
-
-@dataclass(frozen=True)
-class Course:
-    """The held-out loss measured during training, and the scores to compare it with."""
-
-    axis: Axis
-    split: str
-    places: list[Place]
-    model: LanguageModelScore | None
-    """Scores of the finished encoder on the same split, else on the headline split."""
+        return f"{short(place)} steps" if self.unit == "steps" else f"{place:.1f} {self.unit}"
 
 
 def heldout_course(summary: Summary) -> list[tuple[int, float]]:
@@ -298,44 +304,41 @@ def heldout_course(summary: Summary) -> list[tuple[int, float]]:
 
 def course(summary: Summary, training: Pretraining) -> Course:
     """The course on the headline split if it was evaluated during training, else on another."""
-    axis = Axis("steps", lambda point: float(point.step), short)
-    if all(point.seconds is not None for point in training.curve):
-        whole = max((point.seconds or 0.0) for point in training.curve)
-        unit, length = next((name, length) for least, name, length in UNITS if whole >= least)
-        axis = Axis(unit, lambda point: (point.seconds or 0.0) / length, lambda x: f"{x:g}")
+    unit, places = "steps", [float(point.step) for point in training.curve]
+    seconds = [point.seconds for point in training.curve if point.seconds is not None]
+    if len(seconds) == len(places):
+        unit, length = next((name, n) for least, name, n in UNITS if max(seconds) >= least)
+        places = [spent / length for spent in seconds]
+    curve = list(zip(places, training.curve, strict=True))
     leads = summary.headline
     measured = sorted({split for point in training.curve for split in point.heldout})
-    wanted = leads.split if leads else ""
-    split = wanted if wanted in measured else next(iter(measured), "")
-    places = [
-        (axis.of(point), point.heldout[split].mlm_loss)
-        for point in training.curve
-        if split in point.heldout
-    ]
+    split = leads.split if leads and leads.split in measured else next(iter(measured), "")
+    heldout = [(x, point.heldout[split]) for x, point in curve if split in point.heldout]
     same = (model for model in summary.language_model if model.split == split)
-    return Course(axis, split, places, next(same, leads))
+    return Course(unit, curve, split, heldout, next(same, leads))
 
 
 def story(summary: Summary, training: Pretraining) -> str:
     """A description of the curve in words; empty if there is nothing to compare it with."""
     run = course(summary, training)
-    if run.model is None or len(run.places) < 2:
+    losses = run.losses
+    if run.model is None or len(losses) < 2:
         return ""
-    if run.places[-1][1] >= run.model.unigram_entropy:
+    if losses[-1][1] >= run.model.unigram_entropy:
         return (
             "The loss has not fallen below the unigram entropy: the encoder has learnt word "
             "frequencies, but does not use the context of a masked token yet."
         )
-    stay = plateau(run.places, run.model.unigram_entropy)
+    stay = plateau(losses, run.model.unigram_entropy)
     text = "It soon learns more than word frequencies."
     if stay:
         text = (
             "First it learns word frequencies: the loss stays near the unigram entropy until "
-            f"{run.axis.when(stay[1])}. Then it begins to use context."
+            f"{run.when(stay[1])}. Then it begins to use context."
         )
-    passed = crossing(run.places, run.model.count_model_loss)
+    passed = crossing(losses, run.model.count_model_loss)
     if passed:
-        text += f" After {run.axis.when(passed[0])} it passes the n-gram baseline."
+        text += f" After {run.when(passed[0])} it passes the n-gram baseline."
     return text
 
 
@@ -355,35 +358,34 @@ def learning_curve(summary: Summary, training: Pretraining) -> Markup:
 def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> LineChart:
     """The learning curve's lines and annotations, with short names if `brief`, for phones."""
     run = course(summary, training)
-    model, axis, curve = run.model, run.axis, training.curve
-    seen = [(axis.of(p), float(p.tokens)) for p in curve if p.tokens is not None]
-    has_tokens = len(seen) > 1
-    lines = [Line(_measured(curve, axis, "train_mlm_loss"), "faint", "" if brief else "training")]
-    if run.places:
+    model, losses = run.model, run.losses
+    tokens = _measured(run.curve, "tokens")
+    training_loss = _measured(run.curve, "train_mlm_loss")
+    lines = [Line(training_loss, "quiet", "" if brief else "training")]
+    if losses:
         name = _short_name(summary, run.split, brief=brief)
-        lines.append(Line(run.places, "ours", f"{name} {run.places[-1][1]:.2f}"))
+        lines.append(Line(losses, "ours", f"{name} {losses[-1][1]:.2f}"))
     leads = summary.headline
     if leads and leads.split != run.split:  # only evaluated after training
         name = _short_name(summary, leads.split, brief=brief)
-        end = (axis.of(curve[-1]), leads.mlm_loss)
+        end = (run.curve[-1][0], leads.mlm_loss)
         lines.append(Line([end], "ours", f"{name} {leads.mlm_loss:.2f}"))
     unigram, ngram = ("unigram", "n-gram") if brief else ("word frequencies", "n-gram baseline")
-    passed = crossing(run.places, model.count_model_loss) if model else None
-    stay = plateau(run.places, model.unigram_entropy) if model else None
-    lengths = [(axis.of(p), p.max_seq_length) for p in curve if p.max_seq_length]
-    note = "" if brief or not passed else f"passes the n-gram baseline: {axis.when(passed[0])}"
+    passed = crossing(losses, model.count_model_loss) if model else None
+    stay = plateau(losses, model.unigram_entropy) if model else None
+    lengths = _measured(run.curve, "max_seq_length")
+    note = "" if brief or not passed else f"passes the n-gram baseline: {run.when(passed[0])}"
+    has_tokens = len(tokens) > 1
     return LineChart(
         lines=[line for line in lines if line.places],
-        x_label=f"{axis.label}\nword-pieces" if has_tokens else axis.label,
+        x_label=f"{run.unit}\nword-pieces" if has_tokens else run.unit,
         y_label="next-token loss, nats per token"
         if training.objective == "next_token"
         else "MLM loss, nats per masked token",
-        x_text=axis.text,
-        y_text=lambda level: f"{level:g}",
+        x_text=short if run.unit == "steps" else "{:g}".format,
+        y_text="{:g}".format,
         y_top=model.unigram_entropy + ABOVE_ENTROPY if model else None,
-        second_x_text=(
-            lambda x: short(float(np.interp(x, [at for at, _ in seen], [n for _, n in seen])))
-        )
+        second_x_text=(lambda x: short(float(np.interp(x, *np.transpose(tokens)))))
         if has_tokens
         else None,
         references=[
@@ -395,7 +397,7 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
         mark=(*passed, note) if passed else None,
         band=(*stay, "plateau") if stay else None,
         divisions=[
-            (place, f"{before} → {after} tokens")
+            (place, f"{before:.0f} → {after:.0f} tokens")
             for (_, before), (place, after) in pairwise(lengths)
             if before != after
         ],
@@ -413,43 +415,37 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
     run = course(summary, training)
     ngram = run.model.count_model_accuracy if run.model else None
     majority = run.model.next_sentence_majority if run.model else None
-    evaluated = [
-        (run.axis.of(point), point.heldout[run.split])
-        for point in training.curve
-        if run.split in point.heldout
-    ]
-    accuracy = [(x, at.mlm_accuracy) for x, at in evaluated if at.mlm_accuracy is not None]
-    pairs = [(x, at.nsp_accuracy) for x, at in evaluated if at.nsp_accuracy is not None]
-    rates = _measured(training.curve, run.axis, "learning_rate")
-    speeds = _measured(training.curve, run.axis, "tokens_per_second")
+    accuracies = _measured(run.heldout, "mlm_accuracy")
+    pairs = _measured(run.heldout, "nsp_accuracy")
+    rates = _measured(run.curve, "learning_rate")
+    speeds = _measured(run.curve, "tokens_per_second")
     drawn = (  # name, values, text of a value, reference, lower limit
-        ("MLM accuracy", accuracy, _whole_percent, ngram, None),
+        ("MLM accuracy", accuracies, _whole_percent, ngram, None),
         ("NSP accuracy", pairs, _whole_percent, majority, None),
         ("learning rate", rates, scientific, None, 0.0),  # from zero, or noise would look large
         ("word-pieces / s", speeds, short, None, 0.0),
     )
-    x_text = short if run.axis.label == "steps" else (lambda x: f"{x:.0f}")
     return [
         charts.small_chart(
             LineChart(
                 lines=[Line(places, "ours")],
                 x_label="",
                 y_label=name,
-                x_text=x_text,
+                x_text=short if run.unit == "steps" else "{:.0f}".format,
                 y_text=y_text,
                 y_bottom=bottom,
                 references=[] if level is None else [(level, "")],
             ),
-            label=f"{name} over {run.axis.label}",
+            label=f"{name} over {run.unit}",
         )
         for name, places, y_text, level, bottom in drawn
         if len(places) > 1
     ]
 
 
-def _measured(curve: Sequence[TrainingPoint], axis: Axis, field: str) -> list[Place]:
-    """One quantity at the points of the curve where it was measured."""
-    values = [(axis.of(point), getattr(point, field)) for point in curve]
+def _measured(points: Sequence[tuple[float, Result]], field: str) -> list[Place]:
+    """(place, value) of one figure at the points where it was measured."""
+    values = [(x, getattr(point, field)) for x, point in points]
     return [(x, float(value)) for x, value in values if value is not None]
 
 
@@ -458,13 +454,13 @@ def task_curves(trials: Sequence[LearningCurve], metric: str) -> Markup:
     lines = [
         Line(
             places=[(float(point.epoch), point.dev) for point in trial.points],
-            kind="ours" if trial.system == "pretrained" else "other",
+            colour="ours" if trial.system == "pretrained" else "other",
         )
         for trial in sorted(trials, key=lambda trial: trial.system == "pretrained")
         if trial.points
     ]
     name = f"{metric} on dev by epoch"
-    chart = LineChart(lines, "epoch", name, lambda x: f"{x:g}", _whole_percent)
+    chart = LineChart(lines, "epoch", name, "{:g}".format, _whole_percent)
     return half(charts.small_chart(chart, width=HALF, height=170, label=name), thin=True)
 
 

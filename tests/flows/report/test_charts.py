@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
+from artifacts.results import SeedScores
 from flows.report.charts import (
     COLOURS,
     Bar,
@@ -44,7 +45,7 @@ def chart(**parts: object) -> LineChart:
 
 
 DRAWN = {
-    "bars": bars([Bar("a", 1.0, "1"), Bar("b", 2.0, "2", kind="ours")], width=300, label="x"),
+    "bars": bars([Bar("a", 1.0, "1"), Bar("b", 2.0, "2", colour="ours")], width=300, label="x"),
     "zeros": bars([Bar("a", 0.0, "–")], width=300, label="x"),
     "lines": line_chart(
         chart(
@@ -64,8 +65,8 @@ DRAWN = {
     "shades": shades([[90, 10], [5, 45]], ["O", "type"], width=336, label="x"),
     "spread": spread(
         [
-            SystemRow("random", "other", [56.0, 58.0], 57.0, 1.0, "57.0 ± 1.0"),
-            SystemRow("pre-trained", "ours", [62.0, 63.0], 62.5, 0.5, "62.5 ± 0.5"),
+            SystemRow("random", "other", SeedScores.of([0.56, 0.58]), "57.0 ± 1.0"),
+            SystemRow("pre-trained", "ours", SeedScores.of([0.62, 0.63]), "62.5 ± 0.5"),
         ],
         width=700,
         label="x",
