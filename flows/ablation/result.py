@@ -11,7 +11,6 @@ fine-tuning seeds. Standard errors are therefore those between pre-training seed
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from statistics import fmean, variance
 
 from markupsafe import Markup
@@ -26,7 +25,7 @@ from flows.ablation.variants import over_seeds
 from flows.config import RunConfig
 from flows.report.charts import Line, LineChart, small_chart
 from flows.report.figures import read_summary
-from flows.report.page import environment, style
+from flows.report.page import fill
 from flows.report.plots import heldout_course
 from flows.report.units import MINUS, nats, short, signed
 from flows.report.wording import metric_name, split_name, task_name
@@ -60,8 +59,7 @@ class Column(Result):
     def amount(self, value: float, *, sign: bool = False) -> str:
         """The value as text, in nats or percent."""
         scale, digits = (1.0, 2) if self.unit == "nats" else (100.0, 1)
-        text = signed(scale * value, digits=digits)
-        return f"+{text}" if sign and value > 0 and text.strip("0.") else text
+        return signed(scale * value, digits=digits, plus=sign)
 
     def error(self, value: float) -> str:
         """A standard error with the same digits as its value."""
@@ -188,13 +186,13 @@ def ablation_result(
 
 
 def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
-    measured = {row.name: [_figures(results[run.name]) for run in row.runs] for row in rows}
-    columns = dict.fromkeys(
-        column for runs in measured.values() for column, _ in chain.from_iterable(runs)
-    )
+    measured = {
+        row.name: [pair for run in row.runs for pair in _figures(results[run.name])] for row in rows
+    }
+    columns = dict.fromkeys(column for pairs in measured.values() for column, _ in pairs)
     figures = {
-        row_name: over_seeds((column.key, value) for column, value in chain.from_iterable(runs))
-        for row_name, runs in measured.items()
+        row_name: over_seeds((column.key, value) for column, value in pairs)
+        for row_name, pairs in measured.items()
     }
     reference = rows[REFERENCE[name]]
     names = [row.name for row in rows]
@@ -315,10 +313,9 @@ def publish(run: RunConfig, rows: Sequence[Row], space: Workspace) -> AblationRe
 
 def as_page(result: AblationResult) -> str:
     """The complete page."""
-    template = environment().get_template("ablations.html.j2")
-    return template.render(
+    return fill(
+        "ablations.html.j2",
         result=result,
-        style=style(),
         questions=QUESTIONS,
         plateau=nats(PLATEAU_NATS),
         cell=cell,

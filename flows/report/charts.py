@@ -29,7 +29,7 @@ from flows.report.units import THIN, integer, percent, short
 
 VARIABLES = ("ink", "soft", "faint", "hair", "ours", "other", "quiet", "band")
 COLOURS = {name: f"#00{number:02x}fe" for number, name in enumerate(VARIABLES)}
-"""Placeholders for the variables of report.css; `ours` is the accent, `faint` the strongest grey."""
+"""Placeholders for the variables of report.css; `ours` is the accent, `faint` a strong grey."""
 
 STYLE: dict[RcKeyType, object] = {
     "svg.fonttype": "none",

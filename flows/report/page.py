@@ -8,7 +8,6 @@ Jinja2 escapes everything that comes from a run; `charts.py` escapes the text of
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib import resources
 from itertools import chain
 
@@ -18,8 +17,20 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from artifacts.summary import Summary
-from flows.report import plots, units, wording
+from flows.report import plots, wording
 from flows.report.charts import Line, LineChart, line_chart
+from flows.report.units import (
+    duration,
+    integer,
+    memory,
+    nats,
+    percent,
+    probability,
+    short,
+    signed,
+    small_percent,
+    three_digits,
+)
 
 MASK = "[MASK]"
 STYLE = "templates/report.css"
@@ -39,8 +50,6 @@ def render(summary: Summary) -> str:
     versions: dict[str, set[str]] = {}  # usually one version of each library in all stages
     for name, version in chain.from_iterable(step.versions.items() for step in steps):
         versions.setdefault(name, set()).add(version)
-    judged = [filled for filled in summary.sentences if filled.judged]
-    systems = [guesses.system for guesses in judged[0].guesses] if judged else []
     sections = (
         ("learning", "Pre-training", training and training.curve),
         ("sentences", "Masked sentences", summary.sentences),
@@ -51,19 +60,15 @@ def render(summary: Summary) -> str:
         ("repeat", "Reproducing this run", True),
     )
     timed = [step for step in steps if step.seconds is not None]
-    template = environment().get_template("report.html.j2")
-    return template.render(
+    return fill(
+        "report.html.j2",
         summary=summary,
-        style=style(),
         words=wording,
         plots=plots,
         headline=summary.headline,
         steps={step.stage: step for step in steps},
         sections=[(anchor, name) for anchor, name, present in sections if present],
-        tallies=[  # for each model, which top-1 predictions are correct
-            (system, [filled.guesses[place].correct == 0 for filled in judged])
-            for place, system in enumerate(systems)
-        ],
+        tallies=wording.tallies(summary),
         many_tasks=len(summary.tasks) > MANY_TASKS,
         several_lengths=len({one.max_seq_length for one in summary.language_model}) > 1,
         length_only=next(
@@ -89,14 +94,8 @@ def _without_none(value: JsonValue) -> JsonValue:
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
 
 
-@cache
-def style() -> Markup:
-    """The style sheet, unescaped."""
-    return Markup(resources.files("flows.report").joinpath(STYLE).read_text())
-
-
-def environment() -> Environment:
-    """The templates' environment and filters."""
+def fill(template: str, **values: object) -> str:
+    """The page made by one of the templates, with the style sheet, unescaped."""
     environment = Environment(
         loader=PackageLoader("flows.report", "templates"),
         autoescape=True,
@@ -104,22 +103,16 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    formats = (integer, percent, small_percent, probability, nats, memory, duration, three_digits)
     environment.filters.update(
-        integer=units.integer,
-        percent=units.percent,
-        nats=units.nats,
-        size=units.size,
-        memory=units.memory,
-        duration=units.duration,
-        three_digits=units.three_digits,
-        one_digit=lambda value: units.signed(value, digits=1),
-        two_digits=lambda value: units.signed(value, digits=2),
-        small_percent=units.small_percent,
-        probability=units.probability,
+        {form.__name__: form for form in formats},
+        one_digit=lambda value: signed(value, digits=1),
+        two_digits=lambda value: signed(value, digits=2),
         around_gap=lambda sentence: sentence.partition(MASK)[::2],
         capitalize_first=lambda words_: words_[:1].upper() + words_[1:],
     )
-    return environment
+    style = Markup(resources.files("flows.report").joinpath(STYLE).read_text())
+    return environment.get_template(template).render(style=style, **values)
 
 
 def comparison_page(
@@ -137,14 +130,13 @@ def comparison_page(
             lines=[*others, Line(own, "ours", label=f"{loss:.2f}")],
             x_label="steps",
             y_label=name,
-            x_text=units.short,
-            y_text=lambda loss: f"{loss:.2f}",
+            x_text=short,
+            y_text="{:.2f}".format,
         )
         label = f"{name}: held-out loss {loss:.2f} nats after {step:,.0f} steps"
         charts.append(line_chart(chart, width=plots.HALF, height=RUN_HEIGHT, label=label))
-    template = environment().get_template("comparison.html.j2")
-    return template.render(
-        style=style(),
+    return fill(
+        "comparison.html.j2",
         names=rows[0][1:],
         head=rows[0],
         rows=rows[1:],

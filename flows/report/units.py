@@ -31,17 +31,16 @@ def probability(value: float) -> str:
 
 def points(difference: float) -> str:
     """A difference of two shares, 0.053 → `+5.3`."""
-    text = signed(100 * difference, digits=1)
-    unsigned = text.startswith(MINUS) or not text.strip("0.")
-    return text if unsigned else f"+{text}"
+    return signed(100 * difference, digits=1, plus=True)
 
 
-def signed(value: float, *, digits: int) -> str:
-    """Fixed digits with thousands separators, a minus sign, and no negative zero."""
-    text = f"{value:,.{digits}f}"
-    if float(text.replace(",", "")) == 0:
-        return text.removeprefix("-")
-    return text.replace("-", MINUS)
+def signed(value: float, *, digits: int, plus: bool = False) -> str:
+    """Fixed digits with thousands separators, a minus sign, and no negative zero.
+
+    With `plus`, positive numbers have a sign too, but not zero.
+    """
+    text = f"{value:z,.{digits}f}".replace("-", MINUS)
+    return f"+{text}" if plus and value > 0 and text.strip("0.") else text
 
 
 def nats(value: float) -> str:

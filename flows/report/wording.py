@@ -191,9 +191,12 @@ def spread_words(spread: SeedScores) -> str:
     return f"{mean} ± {100 * spread.standard_error:.1f}" if len(spread.values) > 1 else mean
 
 
-def predictor(system: str) -> str:
-    """The name of a model that predicts masked tokens."""
-    return PREDICTORS.get(system, system)
+def tallies(summary: Summary) -> dict[str, list[bool]]:
+    """For each model, which top-1 predictions are correct, in sentences with known answers."""
+    found: dict[str, list[bool]] = {}
+    for guesses in (one for filled in summary.sentences if filled.judged for one in filled.guesses):
+        found.setdefault(guesses.system, []).append(guesses.correct == 0)
+    return found
 
 
 def metric_name(metric: str) -> str:
@@ -397,20 +400,12 @@ def _baselines_ahead(summary: Summary) -> str:
             f"in MLM loss the n-gram baseline ({nats(model.count_model_loss)} against "
             f"{nats(model.mlm_loss)})"
         )
-    correct = {
-        system: sum(
-            guesses.correct == 0
-            for filled in summary.sentences
-            for guesses in filled.guesses
-            if guesses.system == system
-        )
-        for system in ("count", "pretrained")
-    }
-    if correct["count"] > correct["pretrained"]:
+    correct = {system: sum(hits) for system, hits in tallies(summary).items()}
+    if correct.get("count", 0) > correct.get("pretrained", 0):
         total = sum(filled.judged for filled in summary.sentences)
         ahead.append(
             f"on the masked sentences the n-gram baseline ({correct['count']} of {total} correct, "
-            f"the encoder {correct['pretrained']})"
+            f"the encoder {correct.get('pretrained', 0)})"
         )
     tasks = [task for task in summary.tasks if better_baseline(task)]
     ahead += [f"on {task_name(task.name)} the {better_baseline(task)}" for task in tasks]
