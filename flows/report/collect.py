@@ -293,30 +293,29 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
     has_pairs = recipe["next_sentence_loss"]
     losses = [row for row in curve if HELDOUT not in row]
     size = -(-len(losses) // POINTS) or 1
-    points: dict[int, TrainingPoint] = {}
+    measured: dict[int, dict[str, object]] = {}  # fields of `TrainingPoint` by step
     for start in range(0, len(losses), size):
         window = losses[start : start + size]
-        mlm = sum(row["masked_lm_loss"] for row in window) / len(window)
-        nsp = sum(row["next_sentence_loss"] for row in window) / len(window)
-        step = window[-1]["step"]
-        points[step] = TrainingPoint(
-            step=step, train_mlm_loss=mlm, train_nsp_loss=nsp if has_pairs else None
-        )
+        fields = measured.setdefault(window[-1]["step"], {})
+        fields["train_mlm_loss"] = sum(row["masked_lm_loss"] for row in window) / len(window)
+        if has_pairs:
+            nsp_losses = [row["next_sentence_loss"] for row in window]
+            fields["train_nsp_loss"] = sum(nsp_losses) / len(window)
     for row in (row for row in curve if HELDOUT in row):
-        step, found = row["step"], row[HELDOUT]
         evaluated = HeldoutPoint(
-            mlm_loss=found["masked_lm_loss"],
-            mlm_accuracy=found["masked_lm_accuracy"],
-            nsp_accuracy=found["next_sentence_accuracy"] if has_pairs else None,
+            mlm_loss=row[HELDOUT]["masked_lm_loss"],
+            mlm_accuracy=row[HELDOUT]["masked_lm_accuracy"],
+            nsp_accuracy=row[HELDOUT]["next_sentence_accuracy"] if has_pairs else None,
         )
-        point = points.get(step, TrainingPoint(step=step))
-        points[step] = point.model_copy(update={"heldout": {HELDOUT: evaluated}})
+        measured.setdefault(row["step"], {})["heldout"] = {HELDOUT: evaluated}
     clock = training_clock(metrics)
     last = clock(metrics[-1]["step"]) if metrics else {}
     phases = tuple((phase["max_seq_length"], phase["share"]) for phase in recipe["phases"])
-    for step, point in points.items():
+    points = []
+    for step, fields in sorted(measured.items()):
         length = length_at(step, phases=phases, steps=recipe["steps"])
-        points[step] = point.model_copy(update={**clock(step), "max_seq_length": length})
+        known = {"step": step, "max_seq_length": length, **clock(step), **fields}
+        points.append(TrainingPoint.model_validate(known))
     return Pretraining(
         steps=recipe["steps"],
         batch_size=recipe["batch_size"],
@@ -325,7 +324,7 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
         device=manifest.execution.get("device", ""),
         ranks=manifest.execution.get("ranks"),
         phases=phases,
-        curve=tuple(points[step] for step in sorted(points)),
+        curve=tuple(points),
         objective=recipe.get("objective", "masked_lm"),
     )
 
