@@ -39,6 +39,9 @@ QUESTIONS = {
     "masking": "How should predicted tokens be replaced? (Paper, Table 8.)",
 }
 
+CLEAR = {"gain": "better", "loss": "worse"}
+"""Outcomes that are called a difference, in words."""
+
 PLATEAU_NATS = 0.1
 """A row whose loss is at most this far below the unigram loss has only learnt word frequencies."""
 
@@ -271,7 +274,7 @@ def difference_words(column: Column, found: Difference | None) -> str:
     amount = column.amount(found.difference, sign=True)
     if found.outcome == "undecided":
         return f"{amount}, no verdict"
-    word = {"gain": "better", "loss": "worse"}.get(found.outcome, "no clear difference")
+    word = CLEAR.get(found.outcome, "no clear difference")
     significance = "" if found.p_value is None else f", p = {found.p_value:.2g}"
     return f"{amount} {column.error(found.standard_error)} {word}{significance}"
 
@@ -282,10 +285,9 @@ def lede(table: TableResult) -> list[str]:
     for row in table.rows:
         clear = [
             f"{column.title} {column.amount(abs(found.difference))} "
-            f"{'nats' if column.unit == 'nats' else 'points'} "
-            f"{'better' if found.outcome == 'gain' else 'worse'}"
+            f"{'nats' if column.unit == 'nats' else 'points'} {CLEAR[found.outcome]}"
             for column in table.columns
-            if (found := row.differences.get(column.key)) and found.outcome in ("gain", "loss")
+            if (found := row.differences.get(column.key)) and found.outcome in CLEAR
         ]
         if clear:
             sentences.append(f"{row.title}: {'; '.join(clear)}.")

@@ -19,7 +19,6 @@ from typing import Literal, TypedDict, Unpack
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
@@ -142,13 +141,11 @@ def drawing(
     left, right, top, bottom = margins
     drawn: list[Markup] = []
     with rc_context(STYLE):
-        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-        FigureCanvasSVG(figure)
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72, frameon=False)
         inner = (width - left - right) / width, (height - top - bottom) / height
         axes = figure.add_axes((left / width, bottom / height, *inner))
         for side in ("top", "left", "right"):
             axes.spines[side].set_visible(False)
-        figure.patch.set_visible(False)
         axes.patch.set_visible(False)
         yield axes, drawn
         written = io.StringIO()
@@ -187,13 +184,11 @@ def bars(
     *,
     width: int,
     label: str,
+    labels: int,
     longest: float = 0.0,
-    labels: int = -1,
     pitch: int = 30,
 ) -> Markup:
     """Horizontal bars from zero; `longest` is the axis limit, `labels` the width of the labels."""
-    if labels < 0:
-        labels = round(min(max(len(row.label) for row in rows) * CHARACTER + 12, width * 0.45))
     room = max(len(row.shown) for row in rows) * CHARACTER + 10
     margins = (labels + 1, room, 0, 0)
     with drawing(width, pitch * len(rows), label, margins=margins) as (axes, drawn):

@@ -45,7 +45,6 @@ RUN_HEIGHT = 210
 def render(summary: Summary) -> str:
     """The complete page."""
     training, steps = summary.pretraining, summary.steps
-    peaks = [step.peak_memory for step in steps if step.peak_memory]
     finished = max((step.finished_at for step in steps), default="")
     versions: dict[str, set[str]] = {}  # usually one version of each library in all stages
     for name, version in chain.from_iterable(step.versions.items() for step in steps):
@@ -76,7 +75,7 @@ def render(summary: Summary) -> str:
         ),
         timed=timed,
         total_seconds=sum(step.seconds or 0.0 for step in timed),
-        peak_memory=max(peaks, default=0),
+        peak_memory=max((step.peak_memory or 0 for step in steps), default=0),
         finished=finished.replace("T", " ").replace("Z", " UTC"),
         toml=to_toml(summary.configuration),
         versions=", ".join(f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()),

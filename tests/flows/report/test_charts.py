@@ -45,8 +45,10 @@ def chart(**parts: object) -> LineChart:
 
 
 DRAWN = {
-    "bars": bars([Bar("a", 1.0, "1"), Bar("b", 2.0, "2", colour="ours")], width=300, label="x"),
-    "zeros": bars([Bar("a", 0.0, "–")], width=300, label="x"),
+    "bars": bars(
+        [Bar("a", 1.0, "1"), Bar("b", 2.0, "2", colour="ours")], width=300, labels=60, label="x"
+    ),
+    "zeros": bars([Bar("a", 0.0, "–")], width=300, labels=60, label="x"),
     "lines": line_chart(
         chart(
             references=[(6.06, "word frequencies 6.06")],
@@ -121,7 +123,7 @@ def test_every_system_has_its_scores_and_the_paper_its_own() -> None:
 
 
 def test_text_of_the_run_is_escaped() -> None:
-    drawn = bars([Bar("<b>&$x$", 1.0, "1")], width=300, label='"<')
+    drawn = bars([Bar("<b>&$x$", 1.0, "1")], width=300, labels=60, label='"<')
     assert "<b>&$x$" in words(drawn)
     assert parsed(drawn).get("aria-label") == '"<'
 
