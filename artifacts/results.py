@@ -469,10 +469,10 @@ class Guesses(Result):
     system: Literal["random", "count", "pretrained"]
     """The untrained encoder, the n-gram baseline, the trained encoder."""
 
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...]
     """Word-pieces, most probable first."""
 
-    probabilities: tuple[float, ...] = ()
+    probabilities: tuple[float, ...]
 
 
 class MaskedSentence(Result):

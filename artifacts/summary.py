@@ -185,6 +185,8 @@ class Pretraining(GrownConfig, Result):
 class Predictions(Guesses):
     """One model's predictions for a [MASK]; without `show_text` only `correct`."""
 
+    words: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
     correct: int | None = None
     """Index of the first correct word; None if there is none or no answers are given."""
 

@@ -103,6 +103,22 @@ def test_flops_of_bert_base_are_the_published_ones() -> None:
     assert flops == expected
 
 
+def test_flops_of_other_layers_are_those_of_their_products() -> None:
+    sizes = {"preset": "base", "num_hidden_layers": 12}
+    head = 6 * (768 * 1000 + 768**2) * 20
+    # query, key, value, output and the gated feed-forward; one layer in three sees all 300 tokens
+    modern = EncoderConfig(family="modern", local_attention=128, **sizes)
+    layer = 4 * 768**2 + 3 * 768 * modern.intermediate_size
+    pairs = 4 * 300**2 + 8 * 300 * 129
+    expected = 6 * 12 * layer * 300 + 12 * 768 * pairs + head
+    assert modern.training_flops(1000, tokens=300, squared=300**2, masked=20) == expected
+    # four gates of a cell of the intermediate size read input and output, which is projected
+    lstm = EncoderConfig(layer_type="lstm", attention_direction="left_to_right", **sizes)
+    layer = 4 * lstm.intermediate_size * (768 + 768) + lstm.intermediate_size * 768
+    expected = 6 * 12 * layer * 300 + head
+    assert lstm.training_flops(1000, tokens=300, squared=300**2, masked=20) == expected
+
+
 def test_memory_is_in_bytes() -> None:
     assert peak_memory(CPU) > 10_000_000
 
