@@ -24,6 +24,7 @@ from model.config import (
     TrainingMachine,
 )
 from pipeline.config.settings import (
+    PACKAGE_READERS,
     CleaningConfig,
     CorpusConfig,
     DedupConfig,
@@ -230,10 +231,11 @@ class RunConfig(RecordedConfig):
                 '[pairs] makes the files of a single task, name = "retrieval", kind = "retrieval", '
                 f"without train; tasks without train: {', '.join(without) or 'none'}"
             )
-        reads = {source.reader == "docstrings" for source in self.pairs_corpus.sources}
+        reads = {source.reader in PACKAGE_READERS for source in self.pairs_corpus.sources}
         if reads != {self.pairs.kind == "signature"}:
             raise ValueError(
-                'pairs.kind = "signature" and the reader docstrings only work with each other'
+                'pairs.kind = "signature" only works with the reader '
+                f"{', '.join(PACKAGE_READERS)}, and this reader only with it"
             )
         return self
 

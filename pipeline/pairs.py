@@ -1,6 +1,6 @@
 """Stage `pairs`: query and passage pairs for retrieval, mined from unlabelled documents.
 
-In:  a corpus in any format; or the documented functions of installed packages.
+In:  a corpus in any format.
 Out: retrieval/ with train.jsonl, dev.jsonl and test.jsonl: a query and its passage on each line.
 
     python -P -m pipeline.pairs --config TABLE.json
@@ -26,10 +26,8 @@ from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes
 from pipeline.config.settings import PairsStage
-from pipeline.demo.packages import read_modules
-from pipeline.demo.tasks import documented_functions
-from pipeline.readers.documents import MEGABYTE
-from pipeline.readers.input_shards import find_corpus
+from pipeline.readers.documents import MEGABYTE, Pair, Piece
+from pipeline.readers.input_shards import find_corpus, reader_named
 from pipeline.text.texts import cut_passages, read_documents
 
 PAIRS_OF_A_PART = 10
@@ -46,9 +44,6 @@ MAX_HEADING_WORDS = 12
 
 MIN_PASSAGE_WORDS = 4
 """Minimum words in a passage."""
-
-Pair = tuple[str, str]
-"""A query and its passage."""
 
 
 @dataclass
@@ -81,7 +76,7 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
         "dev": Sample(config.evaluation_pairs),
         "test": Sample(config.evaluation_pairs),
     }
-    parts = _function_parts(stage) if config.kind == "signature" else _text_parts(stage)
+    parts = _reader_parts(stage) if config.kind == "signature" else _text_parts(stage)
     turns = round(1 / config.heldout_share)
     for number, pairs in enumerate(parts):
         split = {1: "dev", 2: "test"}.get(number % turns, "train")
@@ -143,14 +138,18 @@ def _sections(sentences: list[str], *, words: int) -> Iterator[Pair]:
     yield heading, next(cut_passages(body, words=words), "")
 
 
-def _function_parts(stage: PairsStage) -> Iterator[list[Pair]]:
-    """The summaries and signatures of the functions of every module."""
-    packages = [name for source in stage.corpus.sources for name in source.packages]
-    progress = Progress("pairs", len(packages), "packages")
-    for package in packages:
-        for module in read_modules(package):
-            yield list(documented_functions(module.docstrings).items())
-        progress.advance(1, package)
+def _reader_parts(stage: PairsStage) -> Iterator[list[Pair]]:
+    """The pairs that the sources' readers yield themselves."""
+    found = find_corpus(stage.corpus)
+    size = sum(file.size for files in found for file in files)
+    progress = Progress("pairs", size / MEGABYTE, "MB")
+    for source, files in zip(stage.corpus.sources, found, strict=True):
+        pairs = reader_named(source.reader).pairs
+        if pairs is None:
+            raise UsageError(f"reader {source.reader}: yields no pairs; choose another pairs.kind")
+        for number, file in enumerate(files):
+            yield from pairs(Piece(file.path, file=number), source)
+            progress.advance(file.size / MEGABYTE)
 
 
 if __name__ == "__main__":

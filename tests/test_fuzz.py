@@ -30,7 +30,7 @@ from model.hugging_face.layout import LAYOUTS
 from model.hugging_face.source import open_source, read_weights
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.documents import Piece
-from pipeline.readers.input_shards import READERS
+from pipeline.readers.input_shards import reader_named
 
 EXAMPLES = int(os.environ.get("CLOZE_FUZZ_EXAMPLES", "150"))
 """Damaged files a reader; whoever asks for more gets others each time (tests/conftest.py)."""
@@ -115,7 +115,7 @@ def test_a_damaged_corpus_gives_documents_or_an_error_that_names_the_file(
         path.write_bytes(damaged(content, damage))
         source = SourceConfig(reader=reader, path=str(path))
         try:
-            for block in READERS[reader].read(Piece(str(path)), source):
+            for block in reader_named(reader).read(Piece(str(path)), source):
                 assert len(block.text) == (block.ends[-1] if len(block.ends) else 0)
         except ClozeError as error:
             assert str(path) in str(error)

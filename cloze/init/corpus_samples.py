@@ -25,7 +25,7 @@ from pydantic import JsonValue
 
 from artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
 from artifacts.filesystem import InputFile, find_files, open_to_read
-from pipeline.config.settings import LineBreak, Reader
+from pipeline.config.settings import LineBreak, ReaderName
 from pipeline.readers.compression import can_be_cut, stream
 
 SAMPLE_BYTES = 1 << 16
@@ -59,7 +59,7 @@ LAYOUT_KNOWN = ("sentence_lines", "wikiextractor", "mediawiki")
 HTML_EXPECTED = ("wikiextractor", "mediawiki")
 """Readers that interpret line breaks themselves, and those that expect HTML in the text."""
 
-TABLES: Mapping[str, Reader] = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+TABLES: Mapping[str, ReaderName] = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
 MANY_BLOCKS = 200
 """Per file; an article rarely has so many paragraphs."""
@@ -108,7 +108,7 @@ class Look:
     files: int
     text_bytes: float
     """Estimated bytes of text."""
-    reader: Reader
+    reader: ReaderName
     text_field: str = ""
     """Column or key, for readers that need one."""
     why: str = ""
@@ -257,7 +257,7 @@ def _sample(file: InputFile, *, limit: int) -> Sample:
     return Sample(found[0][:SAMPLE_BYTES].decode("utf-8", "replace"), texts, ratio)
 
 
-def _documents(samples: Iterable[Sample], reader: Reader, text_bytes: float) -> float:
+def _documents(samples: Iterable[Sample], reader: ReaderName, text_bytes: float) -> float:
     """Estimated number of documents in the text; 0: one per file."""
     stretches = [text for sample in samples for text in sample.stretches]
     sampled = sum(len(text.encode()) for text in stretches)
@@ -269,7 +269,7 @@ def _documents(samples: Iterable[Sample], reader: Reader, text_bytes: float) -> 
 
 def _text_reader(
     kind: str, samples: tuple[str, ...], *, first: InputFile, files: int, text_bytes: float
-) -> tuple[Reader, str, str]:
+) -> tuple[ReaderName, str, str]:
     """The reader, the key of the text (for JSON lines), and the reason for the guess."""
     text = "\n".join(samples)
     if kind in (".jsonl", ".ndjson", ".json"):
@@ -337,7 +337,9 @@ def _text_column(schema: pa.Schema, path: str) -> str:
     return "text" if "text" in strings else str(strings[0])
 
 
-def plain_layout(samples: Sequence[str], *, files: int, text_bytes: float) -> tuple[Reader, str]:
+def plain_layout(
+    samples: Sequence[str], *, files: int, text_bytes: float
+) -> tuple[ReaderName, str]:
     """The reader for plain text, and the reason for the guess."""
     lines = _lines(samples)
     blank_lines = sum(len(re.findall(BLANK_LINE, text)) for text in samples)

@@ -5,24 +5,41 @@ Out: one frozen `Config` per table; one frozen `StageConfig` per stage, with its
      version; the machine settings.
 """
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from artifacts.config import Config, GrownConfig, StageConfig
 
 LineBreak = Literal["sentence", "paragraph", "detect"]
 
-Reader = Literal[
-    "docstrings",
-    "text",
-    "blank_line_text",
-    "sentence_lines",
-    "jsonl",
-    "parquet",
-    "arrow",
-    "wikiextractor",
-    "mediawiki",
+READERS = {
+    "docstrings": "cloze.demo.docstrings:DOCSTRINGS",
+    "text": "pipeline.readers.text:TEXT",
+    "blank_line_text": "pipeline.readers.text:BLANK_LINE_TEXT",
+    "sentence_lines": "pipeline.readers.text:SENTENCE_LINES",
+    "jsonl": "pipeline.readers.records:JSONL",
+    "parquet": "pipeline.readers.records:PARQUET",
+    "arrow": "pipeline.readers.records:ARROW",
+    "wikiextractor": "pipeline.readers.wikipedia:WIKIEXTRACTOR",
+    "mediawiki": "pipeline.readers.wikipedia:MEDIAWIKI",
+}
+"""The readers by their name in a configuration: `module:name`, imported on first use. To add a
+format, write a `Reader` in a module of its own and name it here."""
+
+PACKAGE_READERS = frozenset({"docstrings"})
+"""Readers of installed distributions (`packages`) instead of files (`path`); they alone yield the
+pairs of `pairs.kind = "signature"`."""
+
+
+def _known_reader(name: str) -> str:
+    if name not in READERS:
+        raise ValueError(f"unknown reader; the readers are {', '.join(READERS)}")
+    return name
+
+
+ReaderName = Annotated[
+    str, AfterValidator(_known_reader), WithJsonSchema({"type": "string", "enum": [*READERS]})
 ]
 
 
@@ -31,11 +48,11 @@ class SourceConfig(GrownConfig):
 
     later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_documents"})
 
-    reader: Reader
-    """Format of the source's files: the name of a reader in `pipeline/readers`."""
+    reader: ReaderName
+    """Format of the source's files: the name of a reader."""
 
     path: str = ""
-    """File, folder, glob or fsspec URL; empty for `docstrings`."""
+    """File, folder, glob or fsspec URL; empty for readers of `packages`."""
 
     packages: tuple[str, ...] = ()
     """Installed distributions whose docstrings are read (`docstrings` only)."""
@@ -66,9 +83,10 @@ class SourceConfig(GrownConfig):
 
     @model_validator(mode="after")
     def _has_an_origin(self) -> "SourceConfig":
-        if self.reader == "docstrings" and (self.path or not self.packages):
-            raise ValueError("reader docstrings needs packages = [...] and no path")
-        if self.reader != "docstrings" and (self.packages or not self.path):
+        reads_packages = self.reader in PACKAGE_READERS
+        if reads_packages and (self.path or not self.packages):
+            raise ValueError(f"reader {self.reader} needs packages = [...] and no path")
+        if not reads_packages and (self.packages or not self.path):
             raise ValueError(f"reader {self.reader} needs path = '...' and no packages")
         if self.heldout and self.heldout_documents:
             raise ValueError("heldout holds out the whole source; remove heldout_documents")
@@ -392,7 +410,7 @@ class LabelsStage(StageConfig):
     """installed packages → labelled tasks."""
 
     stage: ClassVar[str] = "labels"
-    program: ClassVar[str] = "pipeline.demo.labels"
+    program: ClassVar[str] = "cloze.demo.labels"
     format_version: ClassVar[int] = 2
 
     seed: int

@@ -46,6 +46,9 @@ over while it is decoded, and a worker should fit into 1 GiB."""
 
 Item = TypeVar("Item")
 
+Pair = tuple[str, str]
+"""A query and its passage."""
+
 FindStarts = Callable[[bytes, bool], Offsets]
 """Ascending offsets in a buffer at which documents begin. The second argument is true if the buffer
 starts at the beginning of the file."""
@@ -105,6 +108,10 @@ class Reader:
 
     find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(source.path)
     """The source's files, sorted by path."""
+
+    pairs: Callable[[Piece, SourceConfig], Iterator[list[Pair]]] | None = None
+    """Yields the pairs of a whole file that the format itself marks, one list for each part that
+    must not be divided between splits (`pairs.kind = "signature"`); None if it marks none."""
 
 
 def grouped(

@@ -5,41 +5,26 @@ Out: `InputShard`s of a few MiB each: large files are cut, small ones grouped.
 
 The division never affects the result, only how evenly the work is spread.
 
-To add a format, write a function and its `Reader(...)` in this folder, add the name to `Reader` in
-pipeline/config/settings.py, and register it in `READERS`.
+To add a format, write a function and its `Reader(...)` in a module of its own, and name it in
+`READERS` (pipeline/config/settings.py).
 """
 
+import importlib
 import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 
 from artifacts import filesystem
 from artifacts.digests import digest_of
 from artifacts.errors import IntegrityError
 from artifacts.filesystem import InputFile
 from artifacts.store import FINISHED, WORK
-from pipeline.config.settings import CorpusConfig
+from pipeline.config.settings import READERS, CorpusConfig
 from pipeline.readers.compression import COMPRESSED_SUFFIXES
-from pipeline.readers.docstrings import DOCSTRINGS
 from pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader, grouped
-from pipeline.readers.records import ARROW, JSONL, PARQUET
-from pipeline.readers.text import BLANK_LINE_TEXT, SENTENCE_LINES, TEXT
-from pipeline.readers.wikipedia import MEDIAWIKI, WIKIEXTRACTOR
-
-READERS: dict[str, Reader] = {
-    "docstrings": DOCSTRINGS,
-    "text": TEXT,
-    "blank_line_text": BLANK_LINE_TEXT,
-    "sentence_lines": SENTENCE_LINES,
-    "jsonl": JSONL,
-    "parquet": PARQUET,
-    "arrow": ARROW,
-    "wikiextractor": WIKIEXTRACTOR,
-    "mediawiki": MEDIAWIKI,
-}
-"""The readers by their name in a configuration."""
 
 MAX_SHARD_BYTES = 8 * BLOCK_BYTES
 """A worker holds the tokens of this much text, about half as many bytes, until it writes a run."""
@@ -147,9 +132,17 @@ class CorpusFiles:
             filesystem.remove(filesystem.join(self._output, leftover))
 
 
+@cache
+def reader_named(name: str) -> Reader:
+    """The reader of this name in a configuration; its module is imported on first use."""
+    module, _, attribute = READERS[name].partition(":")
+    reader: Reader = getattr(importlib.import_module(module), attribute)
+    return reader
+
+
 def find_corpus(corpus: CorpusConfig) -> list[list[InputFile]]:
     """The files of each source, sorted by path."""
-    return [READERS[source.reader].find(source) for source in corpus.sources]
+    return [reader_named(source.reader).find(source) for source in corpus.sources]
 
 
 def input_shards(
@@ -161,7 +154,7 @@ def input_shards(
     wanted = min(max(total // WANTED_SHARDS, BLOCK_BYTES), MAX_SHARD_BYTES)
     shards: list[InputShard] = []
     for ordinal, (source, files) in enumerate(zip(corpus.sources, found, strict=True)):
-        splittable = READERS[source.reader].splittable
+        splittable = reader_named(source.reader).splittable
         sized = _pieces(files, splittable=splittable)
         for group in grouped(sized, lambda piece: piece[1], limit=wanted):
             pieces, sizes = zip(*group, strict=True)

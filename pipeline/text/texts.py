@@ -24,7 +24,7 @@ from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.config.settings import CleaningConfig, CorpusConfig
 from pipeline.readers.compression import converted_from
 from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, grouped, pack
-from pipeline.readers.input_shards import READERS, InputShard, find_corpus, input_shards
+from pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
 from pipeline.text.cleaning import clean
 from pipeline.text.filters import Reason, Reasons, filter_documents
 from pipeline.text.sentences import split_sentences
@@ -85,7 +85,7 @@ def read_texts(
 ) -> Iterator[TextBlock]:
     """The documents of an input shard."""
     source = corpus.sources[shard.source]
-    reader = READERS[source.reader]
+    reader = reader_named(source.reader)
     from_html = reader.from_html if source.html is None else source.html
     line_break = source.line_break or reader.line_break
     converted: set[int] = set()

@@ -10,7 +10,7 @@ from artifacts.errors import NotText, UsageError
 from pipeline.config.settings import SourceConfig
 from pipeline.readers.compression import converted_from, encoding_of
 from pipeline.readers.documents import BLOCK_BYTES, Piece
-from pipeline.readers.input_shards import READERS
+from pipeline.readers.input_shards import reader_named
 
 RUSSIAN = (
     "Город расположен на берегу реки, и в нём живёт около миллиона человек. Каждый год сюда "
@@ -48,7 +48,7 @@ def test_text_is_read_in_the_encoding_that_it_is_in(
     (tmp_path / "a.txt").write_bytes(pack(whole.encode(encoding)))
     source = SourceConfig(reader="text", path=str(tmp_path))
     piece = Piece(str(tmp_path / "a.txt"))
-    (block,) = READERS["text"].read(piece, source)
+    (block,) = reader_named("text").read(piece, source)
     assert block.text.tobytes().decode() == whole
     assert bool(converted_from(piece.path)) == (encoding != "utf-8")
 
@@ -96,6 +96,6 @@ def test_of_a_large_converted_file_every_document_is_read_once(
     bounds = [*range(0, size, BLOCK_BYTES), size]
     assert len(bounds) > 2
     pieces = [Piece(str(path), a, b) for a, b in pairwise(bounds)]
-    reader = READERS["blank_line_text"]
+    reader = reader_named("blank_line_text")
     found = [sum(len(block.ends) for block in reader.read(piece, source)) for piece in pieces]
     assert found == [documents, *[0] * (len(pieces) - 1)]

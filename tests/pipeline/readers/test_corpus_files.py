@@ -12,7 +12,7 @@ from artifacts.manifest import MANIFEST_NAME
 from artifacts.store import Artifact
 from pipeline.config.settings import CorpusConfig, SourceConfig
 from pipeline.readers.compression import stream
-from pipeline.readers.input_shards import READERS, CorpusFiles, input_shards
+from pipeline.readers.input_shards import CorpusFiles, input_shards, reader_named
 from pipeline.runner.execution import Runner
 from pipeline.tokens import make_tokens
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
@@ -100,7 +100,9 @@ def test_a_file_of_any_name_is_read(tmp_path: Path, name: str, named: str) -> No
     path.write_text("Some text.")
     config = SourceConfig(reader="text", path=str(path if named == "directly" else path.parent))
     (shard,) = input_shards(CorpusConfig(sources=(config,)))
-    (block,) = (block for piece in shard.pieces for block in READERS["text"].read(piece, config))
+    (block,) = (
+        block for piece in shard.pieces for block in reader_named("text").read(piece, config)
+    )
     assert block.text.tobytes() == b"Some text.\n"
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.readers.docstrings import cached
+from cloze.demo.docstrings import cached
 
 
 @pytest.fixture(autouse=True)

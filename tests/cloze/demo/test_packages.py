@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from artifacts.errors import IntegrityError, UsageError
-from pipeline.demo.packages import (
+from cloze.demo.packages import (
     Docstring,
     builtin_symbols,
     definitions,

@@ -3,7 +3,7 @@
 In:  installed packages, some for training and development, others for test.
 Out: tagging/ and pairs/, each with train.jsonl, dev.jsonl, test.jsonl and task.json.
 
-    python -P -m pipeline.demo.labels --config TABLE.json
+    python -P -m cloze.demo.labels --config TABLE.json
 
 Development data come from other modules than training data, test data from other packages. A hash
 of seed and text selects the examples, drawing evenly from all packages while they last. No example
@@ -26,9 +26,9 @@ from artifacts.rng import stream_seed
 from artifacts.runtime.program import run_program
 from artifacts.stage import StageTable
 from artifacts.store import Artifact, commit, put_bytes, put_json
+from cloze.demo.packages import Module, merged, read_modules
+from cloze.demo.tasks import PAIR_TASK, TAGGING_TASK, Pair, Sentence, pairs, sentences
 from pipeline.config.settings import LabelsConfig, LabelsStage
-from pipeline.demo.packages import Module, merged, read_modules
-from pipeline.demo.tasks import PAIR_TASK, TAGGING_TASK, Pair, Sentence, pairs, sentences
 
 DEV_SHARE = 0.15
 """Share of the training packages' modules used for development."""

@@ -8,8 +8,8 @@ import pytest
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import Artifact
+from cloze.demo.labels import choose, make_labels
 from pipeline.config.settings import LabelsStage
-from pipeline.demo.labels import choose, make_labels
 from tests.pipeline.installed import install, use
 
 SPLITS = ("train", "dev", "test")

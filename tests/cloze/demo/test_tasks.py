@@ -1,7 +1,7 @@
 import pytest
 
-from pipeline.demo.packages import Docstring, Symbols, docstrings, merged, parse
-from pipeline.demo.tasks import (
+from cloze.demo.packages import Docstring, Symbols, docstrings, merged, parse
+from cloze.demo.tasks import (
     PAIR_LABELS,
     SENTENCE_WORDS,
     TAGS,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from artifacts.config import parse, read_toml
+from cloze.demo.docstrings import documents
 from flows.config import RunConfig
-from pipeline.readers.docstrings import documents
 from tests.conftest import PROJECT
 
 DEMO = PROJECT / "configs" / "demo.toml"

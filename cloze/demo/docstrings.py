@@ -23,11 +23,11 @@ from typing import TypeVar
 
 from artifacts.digests import cache_directory, digest_of, digest_of_file
 from artifacts.filesystem import InputFile, write_bytes
-from pipeline import demo
+from cloze.demo.docstring_text import paragraphs
+from cloze.demo.packages import docstrings, module_files, read_modules, record, trees
+from cloze.demo.tasks import documented_functions
 from pipeline.config.settings import SourceConfig
-from pipeline.demo.docstring_text import paragraphs
-from pipeline.demo.packages import docstrings, module_files, record, trees
-from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack
+from pipeline.readers.documents import DocumentBlock, Pair, Piece, Reader, pack
 
 REPEATABLE_WORDS = 8
 """Paragraphs with fewer words may be repeated: `axis : int, optional`."""
@@ -53,10 +53,10 @@ def read_docstrings(piece: Piece, source: SourceConfig) -> Iterator[DocumentBloc
 
 def documents(distribution: str) -> list[tuple[int, str, str]]:
     """Position, path and text of every module, one paragraph per line."""
-    # The text depends on the demo modules and on those of the distribution, whose record lists file
-    # digests. Other lines of the record, such as those of scripts, differ between environments.
-    modules = sorted(Path(demo.__file__).parent.glob("*.py"))
-    code = [digest_of_file(path) for path in (*modules, Path(__file__))]
+    # The text depends on the modules of this folder and on those of the distribution, whose record
+    # lists file digests. Other lines of the record, such as those of scripts, differ between
+    # environments.
+    code = [digest_of_file(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
     listed = [line for line in record(distribution).splitlines() if ".py," in line]
     key = [platform.python_version(), *listed, *code]
 
@@ -99,4 +99,12 @@ def cached(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
     return value
 
 
-DOCSTRINGS = Reader(read=read_docstrings, line_break="paragraph", is_encoded=False, find=find)
+def read_signatures(piece: Piece, source: SourceConfig) -> Iterator[list[Pair]]:
+    """The summaries and signatures of the functions of each module of a distribution."""
+    for module in read_modules(piece.path):
+        yield list(documented_functions(module.docstrings).items())
+
+
+DOCSTRINGS = Reader(
+    read=read_docstrings, line_break="paragraph", is_encoded=False, find=find, pairs=read_signatures
+)

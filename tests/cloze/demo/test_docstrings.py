@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from cloze.demo.docstrings import DOCSTRINGS, documents
 from pipeline.config.settings import SourceConfig
-from pipeline.readers.docstrings import DOCSTRINGS, documents
 from pipeline.readers.documents import Piece
 from tests.pipeline.installed import install, use
 
@@ -101,7 +101,7 @@ def test_a_package_is_parsed_once_per_node_and_again_when_it_changes(
     with monkeypatch.context() as patch:
         use(patch, install(tmp_path / "old", "pack", FILES))
         first = list(texts("pack"))
-        patch.setattr("pipeline.readers.docstrings.docstrings", None)
+        patch.setattr("cloze.demo.docstrings.docstrings", None)
         assert list(texts("pack")) == first
     changed = {**FILES, "pack/empty.py": '"""It has words now."""'}
     use(monkeypatch, install(tmp_path / "new", "pack", changed))
@@ -111,6 +111,6 @@ def test_a_package_is_parsed_once_per_node_and_again_when_it_changes(
 def test_other_code_makes_other_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, install(tmp_path, "pack", FILES))
     list(texts("pack"))
-    monkeypatch.setattr("pipeline.readers.docstrings.digest_of_file", lambda path: "edited")
-    monkeypatch.setattr("pipeline.readers.docstrings.docstrings", lambda tree: [])
+    monkeypatch.setattr("cloze.demo.docstrings.digest_of_file", lambda path: "edited")
+    monkeypatch.setattr("cloze.demo.docstrings.docstrings", lambda tree: [])
     assert list(texts("pack")) == []

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from artifacts.rng import stream_seed
-from pipeline.demo.docstring_text import CODE_BEGIN, CODE_END, paragraphs
-from pipeline.demo.packages import Docstring, Symbols
+from cloze.demo.docstring_text import CODE_BEGIN, CODE_END, paragraphs
+from cloze.demo.packages import Docstring, Symbols
 
 OUTSIDE = "O"
 TAGS = (OUTSIDE, "B-EXC", "B-FUNC", "B-PARAM", "B-TYPE")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.demo.docstring_text import (
+from cloze.demo.docstring_text import (
     CODE_BEGIN,
     CODE_END,
     paragraphs,
