@@ -73,16 +73,14 @@ from pipeline.shuffle.buckets import (
     write_bucket,
 )
 from pipeline.shuffle.sorted_runs import (
-    IDENTITY,
-    KEY,
     DocumentCounts,
-    ShardTokenizer,
     deduplicate,
     sort_run,
 )
 from pipeline.text.filters import Reason
 from pipeline.text.splits import assign_splits, stronger_splits
 from pipeline.text.texts import read_texts
+from pipeline.tokenizer.tokenized_documents import IDENTITY, KEY, ShardTokenizer
 
 SHARDS_PER_ACCOUNT = 32
 """Shards that share one list of dropped documents."""
@@ -220,7 +218,7 @@ class BeamGroupByKey:
         filesystem.write_bytes(filesystem.join(self.directory, SHARDS), shards_to_json(shards))
         done: frozenset[int] = frozenset()
         planned = Collection[Sequence[InputShard]]((Step("Planned", "map", self.read_shards),))
-        setup = partial(ShardTokenizer, self.job)
+        setup = partial(ShardTokenizer, self.job.stage, self.job.vocabulary)
         if filesystem.exists(filesystem.join(self.directory, PLAN)):
             groups = self.plan().groups
             left = set(unfinished_groups(groups, self.job))

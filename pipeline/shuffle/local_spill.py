@@ -39,15 +39,13 @@ from pipeline.shuffle.buckets import (
     write_bucket,
 )
 from pipeline.shuffle.sorted_runs import (
-    IDENTITY,
-    KEY,
     ROWS_SCHEMA,
     DocumentCounts,
-    ShardTokenizer,
     deduplicate,
     sort_run,
 )
 from pipeline.text.splits import stronger_splits
+from pipeline.tokenizer.tokenized_documents import IDENTITY, KEY, ShardTokenizer
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class LocalSpill:
             groups = unfinished_groups(bucket_groups(self.smallest(), self.job), self.job)
             return spread(groups, queue).map("WriteBuckets", write)
         write_each = partial(write_runs, spill=self, queue=queue)
-        setup = partial(ShardTokenizer, self.job)
+        setup = partial(ShardTokenizer, self.job.stage, self.job.vocabulary)
         written = spread(shards, queue).flat_map("WriteRuns", write_each, setup=setup)
         runs = gather(written, label="Runs")
         every: Collection[Sequence[BucketGroup]] = runs.map(

@@ -1,53 +1,23 @@
-"""Sorted runs: an input shard's documents, tokenised and sorted by digest.
+"""Sorted runs: tokenised documents, sorted by digest, each text once.
 
-In:  an input shard; later, the rows of a bucket from all runs.
-Out: tables of tokenised documents of bounded size, each sorted by digest and deduplicated, with the
-     documents dropped so far and counts; the distinct documents of a bucket, and the others.
+In:  a table of tokenised documents; later, the rows of a bucket from all runs.
+Out: the table sorted by digest and deduplicated, with the documents dropped so far and counts; the
+     distinct documents of a bucket, and the others.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artifacts.arrays import (
-    Int64s,
-    digest_array,
-    digest_bytes,
-    digest_halves,
-    is_first_of_equals,
-    list_array,
-    offsets,
-)
-from artifacts.store import open_artifact
-from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
-from artifacts.tokenizer import read_tokenizer_json
-from pipeline.readers.input_shards import InputShard
-from pipeline.shuffle.buckets import TokensJob
-from pipeline.text.cleaning import LINE_FEED
+from artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals
+from artifacts.tables import TOKEN_DIGEST_BYTES
 from pipeline.text.duplicates import read_drop_list
 from pipeline.text.filters import Reason, Reasons
-from pipeline.text.splits import assign_splits
-from pipeline.text.texts import TextBlock, read_texts
-from pipeline.tokenizer.byte_level import with_spaces
-from pipeline.tokenizer.wordpiece import form_for
-
-# S sentences, D documents
-KEY = "key"
-"""Column with the first half of the digest as an integer, which sorts like the digest."""
-
-IDENTITY = ("key", "document_digest", "source", "file", "position")
-"""Columns that identify a document, and decide which of two equal ones comes first."""
-
-PASSING = ("split", "reason", "damaged", "converted")
-"""Columns needed only until a run is written."""
-
-RUN_TOKENS = 1 << 24
-"""Approximate number of tokens in a run, which a worker holds in memory, sorts and writes."""
-
+from pipeline.tokenizer.tokenized_documents import IDENTITY, PASSING
 
 ROWS_SCHEMA = pa.schema(
     [
@@ -59,84 +29,6 @@ ROWS_SCHEMA = pa.schema(
     ]
 )
 """Schema of the intermediate lists, which refer to files and reasons by number."""
-
-
-def document_schema(vocabulary_size: int) -> pa.Schema:
-    """Columns of tokenised documents."""
-    return pa.schema(
-        [
-            pa.field(KEY, pa.uint64()),
-            pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES)),
-            pa.field("source", pa.uint16()),
-            pa.field("file", pa.uint32()),
-            pa.field("position", pa.int64()),
-            pa.field("text_bytes", pa.uint32()),
-            pa.field("token_ids", pa.list_(id_type(vocabulary_size))),
-            pa.field("sentence_lengths", pa.list_(pa.uint32())),
-            pa.field("split", pa.uint8()),
-            pa.field("reason", pa.uint8()),
-            pa.field("damaged", pa.bool_()),
-            pa.field("converted", pa.bool_()),
-        ]
-    )
-
-
-class ShardTokenizer:
-    """One worker's tokenizer, applied to input shards."""
-
-    def __init__(self, job: TokensJob) -> None:
-        self._stage = job.stage
-        tokenizer = read_tokenizer_json(open_artifact(job.vocabulary).path("tokenizer.json"))
-        self._form, self._spaces_count = form_for(tokenizer), tokenizer.spaces_count
-        self._schema = document_schema(tokenizer.size)
-
-    def tables(self, shard: InputShard) -> Iterator[pa.Table]:
-        """The shard's documents in one or more tables of about `RUN_TOKENS` tokens."""
-        waiting: list[pa.RecordBatch] = []
-        tokens = 0
-        corpus, cleaning = self._stage.corpus, self._stage.cleaning
-        for block in read_texts(shard, corpus=corpus, cleaning=cleaning):
-            batch = self.documents(block)
-            if waiting and tokens + len(batch["token_ids"].values) > RUN_TOKENS:
-                yield pa.Table.from_batches(waiting, self._schema)
-                waiting, tokens = [], 0
-            waiting.append(batch)
-            tokens += len(batch["token_ids"].values)
-        yield pa.Table.from_batches(waiting, self._schema)
-
-    def documents(self, block: TextBlock) -> pa.RecordBatch:
-        """The documents of a block, as rows of `document_schema`."""
-        ends_S = np.flatnonzero(block.text == LINE_FEED) + 1
-        sentences_D = np.searchsorted(ends_S, block.ends_D, side="right")
-        text = block.text
-        if self._spaces_count:
-            text, ends_S = with_spaces(text, ends_S, block.ends_D)
-        ids, token_ends_S = self._form.encode(text.tobytes(), ends_S)
-        lengths_S = np.diff(token_ends_S, prepend=0)
-        kept_S = lengths_S > 0  # the tokenizer drops some characters, so a sentence may be empty
-        token_ends_D = np.concatenate(([0], token_ends_S))[sentences_D]
-        reasons_D = block.reasons_D.copy()
-        without_D = np.diff(token_ends_D, prepend=0) == 0
-        reasons_D[without_D & (reasons_D == Reason.KEPT)] = Reason.NO_TOKENS
-        splits_D = assign_splits(
-            block.digests_D2, source=block.source, corpus=self._stage.corpus, seed=self._stage.seed
-        )
-        sentences_before_S1 = offsets(kept_S.astype(np.int64))
-        columns = [
-            pa.array(block.digests_D2[:, 0]),
-            digest_array(block.digests),
-            pa.array(np.full(len(block.digests), block.source, dtype=np.uint16)),
-            pa.array(block.files_D),
-            pa.array(block.positions_D),
-            pa.array(np.diff(block.ends_D, prepend=0).astype(np.uint32)),
-            list_array(ids, token_ends_D),
-            list_array(lengths_S[kept_S].astype(np.uint32), sentences_before_S1[sentences_D]),
-            pa.array(splits_D),
-            pa.array(reasons_D),
-            pa.array(block.damaged_D),
-            pa.array(block.converted_D),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 @dataclass(frozen=True)
@@ -181,7 +73,7 @@ def dropped_rows(documents: pa.Table, which: Int64s, reasons: Reasons) -> pa.Tab
 
 
 def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
-    """Sort and deduplicate documents of `document_schema`."""
+    """Sort and deduplicate tokenised documents."""
     documents = documents.combine_chunks()
     digests_D2 = digest_halves(digest_bytes(documents["document_digest"]))
     splits_D = documents["split"].to_numpy()

@@ -23,9 +23,10 @@ from artifacts.tables import tokens_schema
 from pipeline import tokens
 from pipeline.readers import input_shards
 from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import buckets, sorted_runs
+from pipeline.shuffle import buckets
 from pipeline.shuffle import local_spill as spill
 from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
+from pipeline.tokenizer import tokenized_documents
 from pipeline.tokens import make_tokens
 from tests.conftest import PROJECT, cloze
 from tests.object_store import faulty_store
@@ -407,7 +408,7 @@ class TestSameBytes:
     ) -> None:
         """Also if all or some of the repeated texts count as frequent."""
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(sorted_runs, "RUN_TOKENS", 2000)
+        monkeypatch.setattr(tokenized_documents, "RUN_TOKENS", 2000)
         monkeypatch.setattr(shuffle, "SAMPLED_BYTES", sampled)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
@@ -432,7 +433,7 @@ class TestSameBytes:
 
         monkeypatch.setattr(shuffle, "write_buckets", write_twice)
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(sorted_runs, "RUN_TOKENS", 2000)
+        monkeypatch.setattr(tokenized_documents, "RUN_TOKENS", 2000)
         found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
         assert found.digest == golden
         assert longest > 1
@@ -532,7 +533,7 @@ class TestSameBytes:
 
         monkeypatch.setattr(shuffle, "write_buckets", losing)
         monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(sorted_runs, "RUN_TOKENS", 2000)
+        monkeypatch.setattr(tokenized_documents, "RUN_TOKENS", 2000)
         with pytest.raises(IntegrityError, match="the engine's shuffle lost or duplicated some"):
             run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
 
