@@ -34,9 +34,13 @@ from artifacts.errors import ClozeError, DiskFull, UsageError
 
 FLUSH_THREADS = 8
 
-ATTEMPTS = 6
+PATIENCE_SECONDS = 10.0
+"""Time after which an object store's error is reported. It is the one limit for all stores: several
+libraries repeat requests themselves (s3fs for 7 s, gcsfs for 33 s), and their time counts too, so
+that retries of retries do not add up to minutes."""
+
 FIRST_PAUSE_SECONDS = 0.1
-"""Pauses double: 0.1 s, 0.2 s, … 1.6 s before an object store's error is reported."""
+"""Pauses double: 0.1 s, 0.2 s, …"""
 
 PERMANENT_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 """Errors that a retry would not change."""
@@ -54,6 +58,9 @@ PRECONDITION_FAILED = 412
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a quota, a file size limit."""
+
+CHECKSUMS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
+"""Names under which object stores report the checksum of a file's content."""
 
 _MAGIC = frozenset("*?[")
 VERSIONS = (
@@ -132,6 +139,13 @@ def read_bytes(path: str) -> bytes:
     """The content of the file; FileNotFoundError if there is none."""
     filesystem, inner = _open(path)
     return bytes(filesystem.cat_file(inner))
+
+
+def checksum_of(path: str) -> str:
+    """The checksum that an object store keeps of the file's content; empty if it keeps none."""
+    filesystem, inner = _open(path)
+    facts = filesystem.info(inner)
+    return next((f"{name}:{facts[name]}" for name in CHECKSUMS if facts.get(name)), "")
 
 
 def write_bytes(path: str, content: bytes, *, durable: bool = True) -> None:
@@ -413,7 +427,7 @@ def _open(path: str) -> tuple["AbstractFileSystem | RetryingFileSystem", str]:
 
 
 class RetryingFileSystem:
-    """A remote file system that retries calls while the store or the network fails.
+    """A remote file system that repeats calls while the store or the network fails.
 
     All our calls are idempotent: names contain digests, and a partial upload is simply redone.
     """
@@ -427,7 +441,7 @@ class RetryingFileSystem:
 
 
 def _with_retries(method: Callable[..., object], *arguments: object, **options: object) -> object:
-    attempt = 1
+    begun, pause = time.monotonic(), FIRST_PAUSE_SECONDS
     while True:
         try:
             return method(*arguments, **options)
@@ -445,10 +459,11 @@ def _with_retries(method: Callable[..., object], *arguments: object, **options: 
             about_the_call = isinstance(error, (TypeError, ValueError)) or not _of_a_library(error)
             if about_the_call and not isinstance(error, OSError):
                 raise
-            if attempt == ATTEMPTS:
-                raise _permanent(error, arguments) from None
-            time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-            attempt += 1
+            waited = time.monotonic() - begun
+            if waited + pause > PATIENCE_SECONDS:
+                raise _permanent(error, arguments, waited) from None
+            time.sleep(pause)
+            pause *= 2
 
 
 def _of_a_library(error: Exception) -> bool:
@@ -456,8 +471,8 @@ def _of_a_library(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] not in OURS
 
 
-def _permanent(error: Exception, arguments: Sequence[object]) -> Exception:
-    """The error to raise after all attempts failed."""
+def _permanent(error: Exception, arguments: Sequence[object], waited: float) -> Exception:
+    """The error to raise after all attempts in `waited` seconds failed."""
     # only now, since a busy store may also answer this
     if str(error).startswith(FORBIDDEN):
         return _refused(PermissionError(str(error)), arguments)
@@ -466,8 +481,9 @@ def _permanent(error: Exception, arguments: Sequence[object]) -> Exception:
     # one of the library's own classes, such as `EndpointConnectionError`
     said = " ".join(str(error).split())
     return ClozeError(
-        f"the object store did not answer {ATTEMPTS} times ({type(error).__name__}: {said}); check "
-        "that it is running and that endpoint and credentials are set, then run the same command"
+        f"the object store did not answer for {waited:.0f} s ({type(error).__name__}: {said}); "
+        "check that it is running and that endpoint and credentials are set, then run the same "
+        "command"
     )
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, fields
 from importlib import metadata
 from typing import TypeVar
 
-import fsspec
-
 from artifacts import filesystem
 from artifacts.digests import cached_digest_of_file, digest_of
 from artifacts.errors import UsageError
@@ -24,10 +22,6 @@ from artifacts.store import open_artifact
 
 MODEL_CONFIG = "config.json"
 """Present in every model, in an artifact as in a folder in Hugging Face's layout."""
-
-CHECKSUM_FIELDS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
-"""Names under which object stores report the checksum of a file's content."""
-
 
 Value = TypeVar("Value")
 
@@ -144,10 +138,7 @@ def _content(file: InputFile, *, place: str) -> str:
             return cached_digest_of_file(file.path)
         except OSError as error:
             raise UsageError(f"{place}: {file.path}: {error.strerror}") from None
-    remote, inner = fsspec.core.url_to_fs(file.path)
-    info = remote.info(inner)
-    for checksum in CHECKSUM_FIELDS:
-        if info.get(checksum):
-            return f"{checksum}:{info[checksum]}:{file.size}"
-    with remote.open(inner, "rb") as stream:
+    if checksum := filesystem.checksum_of(file.path):
+        return f"{checksum}:{file.size}"
+    with filesystem.open_to_read(file.path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

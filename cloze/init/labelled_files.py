@@ -11,9 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-import fsspec
-
-from artifacts.filesystem import InputFile
+from artifacts.filesystem import InputFile, open_to_read
 from model.config import TaskKind
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -75,7 +73,7 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
             paths.setdefault(split, file.path)
     if "train" not in paths:
         return None
-    with fsspec.open(paths["train"], "rb") as opened:
+    with open_to_read(paths["train"]) as opened:
         text = opened.read(SAMPLED_CHARACTERS).decode("utf-8-sig", "replace")
     whole = text[: text.rfind("\n") + 1] or text
     if suffix in DELIMITERS:

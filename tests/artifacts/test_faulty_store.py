@@ -1,5 +1,6 @@
 """Artifacts in an object store that occasionally answers 503 and truncates uploads."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_an_artifact_is_written_and_read_in_spite_of_faults(faulty_url: str) -> 
 
 
 def test_a_cut_upload_is_no_finished_file(faulty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystem, "ATTEMPTS", 1)
+    monkeypatch.setattr(filesystem, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setenv("FAULTY_EVERY", "1")
     wanted = table(Store(faulty_url))
     with pytest.raises(OSError, match="503"):
@@ -44,6 +45,7 @@ def test_a_cut_upload_is_no_finished_file(faulty_url: str, monkeypatch: pytest.M
 def test_a_fault_is_not_taken_for_absence(faulty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     filesystem.write_bytes(f"{faulty_url}/a", b"1")
     assert all(filesystem.exists(f"{faulty_url}/a") for _ in range(10))
+    monkeypatch.setattr(filesystem, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setenv("FAULTY_EVERY", "1")
     with pytest.raises(OSError, match="503"):
         filesystem.exists(f"{faulty_url}/a")
@@ -60,7 +62,8 @@ def test_what_was_just_written_is_found_though_it_is_listed_late(
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Make every read fail with this error."""
+    """Make every read fail with this error, which is soon reported."""
+    monkeypatch.setattr(filesystem, "PATIENCE_SECONDS", 0.5)
 
     def fail(*_: object, **__: object) -> bytes:
         raise error
@@ -97,5 +100,25 @@ def test_a_store_that_is_not_there_is_said_to_be_the_store(
     faulty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, ClientConnectorError("Connect call failed"))
-    with pytest.raises(ClozeError, match="did not answer 6 times .ClientConnectorError: Connect"):
+    with pytest.raises(ClozeError, match="did not answer for 0 s .ClientConnectorError: Connect"):
         filesystem.read_bytes(f"{faulty_url}/a")
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 3), (0.5, 1)])
+def test_the_time_of_a_librarys_own_retries_counts_as_ours(
+    faulty_url: str, monkeypatch: pytest.MonkeyPatch, seconds: float, calls: int
+) -> None:
+    """Pauses of 0.1 and 0.2 s fit into 0.4 s, but not into what a library's own retries took."""
+    made = []
+
+    def fail(*_: object, **__: object) -> bytes:
+        made.append(time.monotonic())
+        time.sleep(seconds)
+        raise OSError("503 Service Unavailable")
+
+    monkeypatch.setattr(filesystem, "PATIENCE_SECONDS", 0.4)
+    monkeypatch.setattr(filesystem, "FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(faulty_store.FaultyStore, "cat_file", fail)
+    with pytest.raises(OSError, match="503"):
+        filesystem.read_bytes(f"{faulty_url}/a")
+    assert len(made) == calls

@@ -1,12 +1,15 @@
 """Digests of external inputs."""
 
+import itertools
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
+from artifacts.digests import digest_of
 from artifacts.errors import UsageError
 from artifacts.stage import StageTable
 from artifacts.store import commit, put_json
@@ -17,6 +20,7 @@ from flows.external_inputs import (
     digest_of_packages,
     read_model_config,
 )
+from tests.object_store.faulty_store import FaultyStore
 
 
 def digest(path: object) -> str:
@@ -54,6 +58,38 @@ def test_files_behind_a_url_have_the_digest_of_their_content(texts: Path) -> Non
     memory.pipe_file("/outside/x.txt", (texts / "one.txt").read_bytes())
     memory.pipe_file("/outside/y.txt", (texts / "two.txt").read_bytes())
     assert digest("memory://outside") == digest(texts)
+
+
+def test_a_store_that_fails_now_and_then_gives_the_same_digest(
+    texts: Path, faulty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts.rename(tmp_path / "store")
+    monkeypatch.setenv("FAULTY_EVERY", "0")
+    answers = itertools.count()
+
+    def info(store: FaultyStore, path: str, **_: Any) -> dict[str, Any]:
+        if next(answers) % 2 == 0:
+            raise OSError("503 Service Unavailable")
+        return store._info(path)
+
+    monkeypatch.setattr(FaultyStore, "info", info)
+    assert digest(faulty_url) == digest(tmp_path / "store")
+    assert next(answers) == 4  # each of two files was asked for twice
+
+
+def test_a_stores_own_checksum_is_used_instead_of_reading_the_file(
+    texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/known/x.txt", b"12345")
+    info = type(memory).info
+
+    def with_checksum(store: Any, path: str, **options: Any) -> dict[str, Any]:
+        return {**info(store, path, **options), "ETag": "abc"}
+
+    monkeypatch.setattr(type(memory), "info", with_checksum)
+    monkeypatch.setattr(type(memory), "open", lambda *_, **__: pytest.fail("was read"))
+    assert digest("memory://known") == digest_of(["ETag:abc:5"])
 
 
 @pytest.mark.parametrize("path", ["missing", "empty", "*.none"])
