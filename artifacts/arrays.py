@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

@@ -28,8 +28,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
-from artifacts.errors import UsageError
-from artifacts.progress import say
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
 
 JsonObject = dict[str, Any]
 """A JSON object with stage-specific fields."""

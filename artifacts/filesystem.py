@@ -30,7 +30,7 @@ import psutil
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from artifacts.errors import ClozeError, DiskFull, UsageError
+from cloze.artifacts.errors import ClozeError, DiskFull, UsageError
 
 FLUSH_THREADS = 8
 

@@ -12,9 +12,9 @@ import re
 
 from pydantic import Field, field_validator
 
-from artifacts.config import Config, JsonObject, parse
-from artifacts.digests import digest_of
-from artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.config import Config, JsonObject, parse
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import IntegrityError, UsageError
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from artifacts.config import Config, GrownConfig
+from cloze.artifacts.config import Config, GrownConfig
 
 Role = Literal["baseline", "random", "pretrained"]
 Outcome = Literal["win", "gain", "none", "loss", "undecided"]

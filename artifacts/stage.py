@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pydantic import Field, JsonValue
 
-from artifacts.config import Config, JsonObject, assign, parse
-from artifacts.digests import digest_of
-from artifacts.errors import UsageError
+from cloze.artifacts.config import Config, JsonObject, assign, parse
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import UsageError
 
 
 class InputRef(Config):

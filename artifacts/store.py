@@ -25,11 +25,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from artifacts import filesystem
-from artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
-from artifacts.errors import IntegrityError
-from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
-from artifacts.stage import StageTable
+from cloze.artifacts import filesystem
+from cloze.artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from cloze.artifacts.stage import StageTable
 
 FINISHED = "finished"
 WORK = "work"

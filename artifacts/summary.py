@@ -12,8 +12,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from artifacts.config import GrownConfig
-from artifacts.results import Guesses, LanguageModelScore, Result, TaskScore
+from cloze.artifacts.config import GrownConfig
+from cloze.artifacts.results import Guesses, LanguageModelScore, Result, TaskScore
 
 SUMMARY_VERSION = 2
 

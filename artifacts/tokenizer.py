@@ -25,8 +25,8 @@ import tokenizers
 from pydantic import JsonValue
 from tokenizers import AddedToken, Tokenizer
 
-from artifacts.digests import digest_of
-from artifacts.errors import UsageError
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import UsageError
 
 PAD = "[PAD]"
 UNK = "[UNK]"

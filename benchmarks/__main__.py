@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from artifacts.config import parse, read_toml
-from artifacts.store import open_artifact
 from benchmarks.corpus import write_corpus
 from benchmarks.cpu_training import BEST
 from benchmarks.measuring import ROOT, Arguments, flags, run_cloze
-from flows.config import RunConfig
+from cloze.artifacts.config import parse, read_toml
+from cloze.artifacts.store import open_artifact
+from cloze.flows.config import RunConfig
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import measuring
 from benchmarks.measuring import ROOT
-from model.training.start import ALLOCATOR, KERNEL_CACHES
+from cloze.model.training.start import ALLOCATOR, KERNEL_CACHES
 
 SETTINGS: dict[str, dict[str, str]] = {
     "ours": {},

@@ -13,9 +13,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import Arguments
-from pipeline.config.settings import CleaningConfig, CorpusConfig, Reader, SourceConfig
-from pipeline.readers.input_shards import input_shards
-from pipeline.text.texts import TextBlock, read_texts
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, Reader, SourceConfig
+from cloze.pipeline.readers.input_shards import input_shards
+from cloze.pipeline.text.texts import TextBlock, read_texts
 
 
 def corpus_of(path: str, *, reader: Reader) -> CorpusConfig:

@@ -43,11 +43,11 @@ from benchmarks.measuring import PRECISION, ROOT, Arguments, Figures, markdown, 
 from benchmarks.product_steps import trainer, training_steps
 from benchmarks.transformers_steps import Inputs, hugging_face_model, micro_batches, update_of
 from benchmarks.workload import DISTINCT, Workload, encoder_config
-from model.config import TrainingMachine
-from model.encoder.operations.products import matrix_rate
-from model.training.cuda_graphs import MOST_TOKENS
-from model.training.precision import require_fp8
-from model.training.start import training_environment
+from cloze.model.config import TrainingMachine
+from cloze.model.encoder.operations.products import matrix_rate
+from cloze.model.training.cuda_graphs import MOST_TOKENS
+from cloze.model.training.precision import require_fp8
+from cloze.model.training.start import training_environment
 
 GOALS = {
     "large 512 ours": 885, "large 512 ours_fp8": 1023, "large 128 ours": 2500,

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measuring import PRECISION, Arguments, machine, markdown, write_result
-from model.encoder.operations.products import product, transposed, transposed_product
+from cloze.model.encoder.operations.products import product, transposed, transposed_product
 
 COPIES = 6
 SIDES = ("torch", "ours")

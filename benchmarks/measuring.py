@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 import psutil
 from pydantic import JsonValue
 
-from artifacts.stage import InputRef, StageTable, write_stage_table
-from artifacts.store import Artifact
-from model.config import TrainingMachine
-from model.hardware import machine_precision
-from model.training.start import training_environment
+from cloze.artifacts.stage import InputRef, StageTable, write_stage_table
+from cloze.artifacts.store import Artifact
+from cloze.model.config import TrainingMachine
+from cloze.model.hardware import machine_precision
+from cloze.model.training.start import training_environment
 
 CaseT = TypeVar("CaseT")
 ResultT = TypeVar("ResultT")

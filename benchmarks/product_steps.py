@@ -14,18 +14,18 @@ from pathlib import Path
 import torch
 
 from benchmarks.workload import DISTINCT, VOCABULARY, Workload, cut, encoder_config
-from model.config import PretrainStage, TrainingMachine
-from model.data.batch import pack
-from model.data.micro_batches import StepBatch, on_device, prefetch
-from model.data.order import BatchAddress
-from model.encoder.models import Encoder, PretrainingModel
-from model.training.checkpoints import Checkpoints
-from model.training.cuda_graphs import StepGraphs
-from model.training.distributed import World, join_world
-from model.training.engine import Engine
-from model.training.health import Alarms, Stop, Watchdog
-from model.training.loop import Trainer
-from model.training.telemetry import Curve, Telemetry
+from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.data.batch import pack
+from cloze.model.data.micro_batches import StepBatch, on_device, prefetch
+from cloze.model.data.order import BatchAddress
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.training.checkpoints import Checkpoints
+from cloze.model.training.cuda_graphs import StepGraphs
+from cloze.model.training.distributed import World, join_world
+from cloze.model.training.engine import Engine
+from cloze.model.training.health import Alarms, Stop, Watchdog
+from cloze.model.training.loop import Trainer
+from cloze.model.training.telemetry import Curve, Telemetry
 
 STEPS = 1_000_000
 """Length of the schedule, which no benchmark completes."""

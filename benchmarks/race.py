@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from artifacts.store import Artifact, open_artifact
 from benchmarks import measuring
 from benchmarks.measuring import PRECISION, ROOT
-from model.config import PretrainStage, TrainingMachine
-from model.training.start import training_environment
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.training.start import training_environment
 
 Points = list[tuple[int, float, float]]
 """Step, seconds of training, held-out MLM loss."""
@@ -65,7 +65,7 @@ def ours(config: dict[str, object], examples: Artifact, scratch: Path, *, thread
         inputs={"examples": examples},
         machine={"threads": threads, "checkpoint_every": 10**6, "log_every": 10},
     )
-    _run("-P", "-m", "model.training.pretrain", *table, threads=threads)
+    _run("-P", "-m", "cloze.model.training.pretrain", *table, threads=threads)
     artifact = open_artifact(str(scratch / "pretrain"))
     curve, log = (
         [json.loads(line) for line in artifact.read_bytes(name).splitlines()]

@@ -37,11 +37,11 @@ from benchmarks.transformers_steps import (
     update_of,
 )
 from benchmarks.workload import DISTINCT, SHARE_BY_TENTH, VOCABULARY, Workload, cut, encoder_config
-from model.config import EncoderConfig, PretrainStage, TrainingMachine
-from model.data.batch import Example, pack
-from model.encoder.models import Encoder
-from model.encoder.operations.native_kernels import kernels_in_use
-from model.training.waiting import patient_threads
+from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine
+from cloze.model.data.batch import Example, pack
+from cloze.model.encoder.models import Encoder
+from cloze.model.encoder.operations.native_kernels import kernels_in_use
+from cloze.model.training.waiting import patient_threads
 
 MICRO_TOKENS = 4096
 """Tokens per micro-batch of Hugging Face's side, padding included, and of modern encoders."""
@@ -55,8 +55,8 @@ def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
     """The trainer's engine: ZeRO 0, one rank."""
     # imported here to keep our code out of the other side's process
     from benchmarks.product_steps import engine_of
-    from model.training.distributed import join_world
-    from model.training.pretrain import cpu_token_budget
+    from cloze.model.training.distributed import join_world
+    from cloze.model.training.pretrain import cpu_token_budget
 
     recipe = {"seed": 0, "encoder": config, "pretrain": {"precision": PRECISION}}
     stage = PretrainStage.model_validate(recipe)

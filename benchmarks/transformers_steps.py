@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from benchmarks.workload import VOCABULARY, Workload, cut
-from model.config import EncoderConfig
-from model.data.batch import Example, PackedBatch, pack
-from model.hugging_face.layout import hugging_face_config
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.hugging_face.layout import hugging_face_config
 
 LEARNING_RATE = 1e-4
 Inputs = dict[str, torch.Tensor | int]

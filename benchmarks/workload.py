@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from model.config import EncoderConfig
-from model.data.batch import Example
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example
 
 VOCABULARY = 30522
 FIRST_WORD = 1000

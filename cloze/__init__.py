@@ -5,9 +5,9 @@
     cloze.load_batches("demo", padded=True)
 
 In:  a run's name, or the directory of a model.
-Out: `model.inference.load.Model`, `model.inference.predict.Predictor`,
-     `model.data.torch_dataset.PretrainingBatches`. Heavy libraries are imported only when one of
-     the functions is called.
+Out: `cloze.model.inference.load.Model`, `cloze.model.inference.predict.Predictor`,
+     `cloze.model.data.torch_dataset.PretrainingBatches`. Heavy libraries are imported only when one
+     of the functions is called.
 """
 
 from typing import TYPE_CHECKING
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
-    from model.data.torch_dataset import PretrainingBatches
-    from model.inference.load import Model
-    from model.inference.predict import Predictor
-    from model.training.precision import Precision
+    from cloze.model.data.torch_dataset import PretrainingBatches
+    from cloze.model.inference.load import Model
+    from cloze.model.inference.predict import Predictor
+    from cloze.model.training.precision import Precision
 
     class LoadOptions(TypedDict, total=False):
-        """How to load an encoder; the defaults are those of `model.inference.load.load`."""
+        """How to load an encoder; the defaults are those of `cloze.model.inference.load.load`."""
 
         device: str
         precision: Precision
@@ -41,11 +41,11 @@ def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]
 
     `model` is the name of a run in `workspace`, an artifact's directory, or a folder in Hugging
     Face's layout. For a run that trained an encoder for retrieval, it is that encoder.
-    `options` (device, precision, attention) go to `model.inference.load.load`.
+    `options` (device, precision, attention) go to `cloze.model.inference.load.load`.
     """
+    from cloze.flows.workspace import workspace as open_workspace
+    from cloze.model.inference.load import load as load_directory
     from cloze.options import vectors_directory
-    from flows.workspace import workspace as open_workspace
-    from model.inference.load import load as load_directory
 
     return load_directory(vectors_directory(model, open_workspace(workspace)), **options)
 
@@ -57,11 +57,11 @@ def load_task(
 
     `model` is the name of a run in `workspace` that saved its models (`finetune.save` is not
     "none"), its finetune artifact's directory, or a folder written by `cloze export --task`.
-    `options` (device, precision) go to `model.inference.predict.load_predictor`.
+    `options` (device, precision) go to `cloze.model.inference.predict.load_predictor`.
     """
+    from cloze.flows.workspace import workspace as open_workspace
+    from cloze.model.inference.predict import load_predictor
     from cloze.options import model_directory
-    from flows.workspace import workspace as open_workspace
-    from model.inference.predict import load_predictor
 
     directory = model_directory(model, open_workspace(workspace), stage="finetune")
     return load_predictor(directory, task=task, **options)
@@ -72,13 +72,13 @@ def load_batches(
 ) -> "PretrainingBatches":
     """The batches of a run's pre-training, for your own training loop.
 
-    `options` (seed, padded, rank, ranks) go to `model.data.torch_dataset.PretrainingBatches`, which
-    also accepts other numbers of steps, batch sizes and lengths.
+    `options` (seed, padded, rank, ranks) go to `cloze.model.data.torch_dataset.PretrainingBatches`,
+    which also accepts other numbers of steps, batch sizes and lengths.
     """
-    from flows.config import RunConfig
-    from flows.workspace import read_record, run_artifact
-    from flows.workspace import workspace as open_workspace
-    from model.data.torch_dataset import PretrainingBatches
+    from cloze.flows.config import RunConfig
+    from cloze.flows.workspace import read_record, run_artifact
+    from cloze.flows.workspace import workspace as open_workspace
+    from cloze.model.data.torch_dataset import PretrainingBatches
 
     space = open_workspace(workspace)
     recipe = RunConfig.model_validate(read_record(space, run).config).pretrain

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from artifacts.progress import discard
+from cloze.artifacts.progress import discard
 
 
 @dataclass(frozen=True)

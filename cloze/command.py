@@ -17,10 +17,10 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
-from artifacts.errors import ClozeError, explained
-from artifacts.progress import say
-from artifacts.runtime.program import Terminated
 from cloze.answer import Answer, print_lines
+from cloze.artifacts.errors import ClozeError, explained
+from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.program import Terminated
 
 OUR_PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
 

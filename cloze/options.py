@@ -13,13 +13,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from artifacts import filesystem
-from artifacts.config import assign, flat, override, parse, read_toml
-from artifacts.errors import UsageError
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.store import Artifact, open_artifact
-from flows.config import MachineConfig, RunConfig
-from flows.workspace import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import assign, flat, override, parse, read_toml
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.manifest import MANIFEST_NAME
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.workspace import (
     RECORD_NAME,
     Workspace,
     list_runs,

@@ -10,10 +10,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from artifacts.config import Config, StageConfig, flat
-from flows.launchers.kubernetes import KubernetesConfig
-from flows.launchers.slurm import SlurmConfig
-from model.config import (
+from cloze.artifacts.config import Config, StageConfig, flat
+from cloze.flows.launchers.kubernetes import KubernetesConfig
+from cloze.flows.launchers.slurm import SlurmConfig
+from cloze.model.config import (
     FP8_MULTIPLE,
     Benchmark,
     EncoderConfig,
@@ -23,7 +23,7 @@ from model.config import (
     TaskConfig,
     TrainingMachine,
 )
-from pipeline.config.settings import (
+from cloze.pipeline.config.settings import (
     PACKAGE_READERS,
     CleaningConfig,
     CorpusConfig,
@@ -313,7 +313,7 @@ class ReportStage(StageConfig):
     """all finished artifacts of a run → report."""
 
     stage: ClassVar[str] = "report"
-    program: ClassVar[str] = "flows.report"
+    program: ClassVar[str] = "cloze.flows.report"
     format_version: ClassVar[int] = 5
 
     name: str

@@ -19,21 +19,28 @@ from socket import gethostname
 
 from pydantic import ValidationError
 
-from artifacts import filesystem
-from artifacts.config import flat
-from artifacts.errors import ClozeError, IntegrityError, UsageError
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.progress import clock, say
-from artifacts.stage import StageTable, write_stage_table
-from artifacts.store import Artifact
-from flows.config import MachineConfig, ReportConfig, RunConfig
-from flows.events import PROGRESS, emit
-from flows.inventory import Found, look_up, remove_damage
-from flows.job import JobResult, StageFailed, is_worth_retrying, launcher_for, program_argv, run_job
-from flows.launchers.local import LocalJob, WarmProcess
-from flows.locks import Holder, holder_of, leased, leased_on_store, locked
-from flows.stages import Stage, chain, stage_table, up_to
-from flows.workspace import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import flat
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.artifacts.manifest import MANIFEST_NAME
+from cloze.artifacts.progress import clock, say
+from cloze.artifacts.stage import StageTable, write_stage_table
+from cloze.artifacts.store import Artifact
+from cloze.flows.config import MachineConfig, ReportConfig, RunConfig
+from cloze.flows.events import PROGRESS, emit
+from cloze.flows.inventory import Found, look_up, remove_damage
+from cloze.flows.job import (
+    JobResult,
+    StageFailed,
+    is_worth_retrying,
+    launcher_for,
+    program_argv,
+    run_job,
+)
+from cloze.flows.launchers.local import LocalJob, WarmProcess
+from cloze.flows.locks import Holder, holder_of, leased, leased_on_store, locked
+from cloze.flows.stages import Stage, chain, stage_table, up_to
+from cloze.flows.workspace import (
     REPORT_FILES,
     RunRecord,
     RunState,

@@ -26,13 +26,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from artifacts import filesystem
-from artifacts.digests import cache_directory
-from artifacts.errors import ClozeError, UsageError
-from artifacts.filesystem import is_local, located
-from flows.config import MachineConfig, RunConfig
-from flows.external_inputs import read_model_config
-from flows.forecast import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.digests import cache_directory
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.filesystem import is_local, located
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.external_inputs import read_model_config
+from cloze.flows.forecast import (
     EXAMPLES_RATE,
     TOKENS_RATE,
     WORD_PIECES_PER_BYTE,
@@ -40,8 +40,8 @@ from flows.forecast import (
     length_flops,
     phases_to_do,
 )
-from flows.workspace import Workspace, find_record, list_runs
-from model.config import SIZE_NAMES, EncoderConfig, TaskConfig
+from cloze.flows.workspace import Workspace, find_record, list_runs
+from cloze.model.config import SIZE_NAMES, EncoderConfig, TaskConfig
 
 START_SECONDS = {
     **{"dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7, "labels": 0.9},
@@ -311,7 +311,7 @@ def matrix_rates() -> dict[str, float]:
     the processor time of one thread, so that programs running now do not inflate the estimate, and
     in a process of its own, which takes two seconds to import torch.
     """
-    program = (sys.executable, "-P", "-m", "model.encoder.operations.products")
+    program = (sys.executable, "-P", "-m", "cloze.model.encoder.operations.products")
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     measured = (cores() * float(line) for line in done.stdout.split())
     return dict(zip(("fp32", "bf16"), measured, strict=False))

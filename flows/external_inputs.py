@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, fields
 from importlib import metadata
 from typing import TypeVar
 
-from artifacts import filesystem
-from artifacts.digests import cached_digest_of_file, digest_of
-from artifacts.errors import UsageError
-from artifacts.filesystem import InputFile, find_files, is_local, located
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.store import open_artifact
+from cloze.artifacts import filesystem
+from cloze.artifacts.digests import cached_digest_of_file, digest_of
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import InputFile, find_files, is_local, located
+from cloze.artifacts.manifest import MANIFEST_NAME
+from cloze.artifacts.store import open_artifact
 
 MODEL_CONFIG = "config.json"
 """Present in every model, in an artifact as in a folder in Hugging Face's layout."""

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from artifacts.errors import ClozeError
-from artifacts.store import open_artifact
-from flows.config import MachineConfig, RatesConfig, RunConfig
-from model.config import EncoderConfig
-from pipeline.config.settings import ExamplesConfig
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.store import open_artifact
+from cloze.flows.config import MachineConfig, RatesConfig, RunConfig
+from cloze.model.config import EncoderConfig
+from cloze.pipeline.config.settings import ExamplesConfig
 
 WORD_PIECES_PER_BYTE = 0.217
 """Tokens per byte of text."""

@@ -14,13 +14,13 @@ the manifest does not list are left over from making it: checkpoints and other a
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from artifacts import filesystem
-from artifacts.digests import cached_digest_of_file
-from artifacts.errors import ClozeError, IntegrityError, UsageError
-from artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
-from artifacts.stage import StageTable, read_stage_table
-from artifacts.store import FINISHED, Artifact, Store, finished_record
-from flows.workspace import Workspace, find_record, list_runs
+from cloze.artifacts import filesystem
+from cloze.artifacts.digests import cached_digest_of_file
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from cloze.artifacts.stage import StageTable, read_stage_table
+from cloze.artifacts.store import FINISHED, Artifact, Store, finished_record
+from cloze.flows.workspace import Workspace, find_record, list_runs
 
 IMPORTED = "import"
 """Stage name of imported models (`cloze import`), which are kept though no run refers to them."""

@@ -17,16 +17,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from artifacts.config import Config, StageConfig
-from artifacts.errors import ClozeError
-from artifacts.progress import clock
-from artifacts.runtime.processes import descendants
-from flows.config import MachineConfig
-from flows.events import OutputLog, emit
-from flows.launchers.kubernetes import KubernetesLauncher
-from flows.launchers.launcher import Launcher
-from flows.launchers.local import LocalLauncher, WarmProcess
-from flows.launchers.slurm import SlurmLauncher
+from cloze.artifacts.config import Config, StageConfig
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.progress import clock
+from cloze.artifacts.runtime.processes import descendants
+from cloze.flows.config import MachineConfig
+from cloze.flows.events import OutputLog, emit
+from cloze.flows.launchers.kubernetes import KubernetesLauncher
+from cloze.flows.launchers.launcher import Launcher
+from cloze.flows.launchers.local import LocalLauncher, WarmProcess
+from cloze.flows.launchers.slurm import SlurmLauncher
 
 POLL_SECONDS = 0.05
 MEMORY_SECONDS = 1.0
@@ -42,12 +42,12 @@ SIGNALLED = (128 + 9, 128 + 15)
 SUPERVISED = ("pretrain",)
 """Stages that may run as several ranks and restart from a checkpoint after a crash."""
 
-RANKS_SUPERVISOR = "model.training.supervisor"
+RANKS_SUPERVISOR = "cloze.model.training.supervisor"
 
 PREPARED = ("pretrain", "finetune", "evaluate")
 """Stages that run torch, for which `PREPARE` sets environment variables first."""
 
-PREPARE = "model.training.start"
+PREPARE = "cloze.model.training.start"
 
 
 class StageFailed(ClozeError):

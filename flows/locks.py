@@ -33,10 +33,10 @@ from socket import gethostname
 
 from pydantic import ValidationError
 
-from artifacts import filesystem
-from artifacts.config import Config
-from artifacts.errors import ClozeError, UsageError
-from artifacts.progress import say
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import Config
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.progress import say
 
 LOCK_NAME = ".lock"
 LEASES = ".leases"

@@ -11,12 +11,12 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from artifacts.config import Config, flat
-from artifacts.store import Artifact, Store
-from flows.config import RunConfig
-from flows.inventory import look_up, store_entries
-from flows.stages import Stage, chain, keyed_config, stage_table, up_to
-from flows.workspace import Workspace
+from cloze.artifacts.config import Config, flat
+from cloze.artifacts.store import Artifact, Store
+from cloze.flows.config import RunConfig
+from cloze.flows.inventory import look_up, store_entries
+from cloze.flows.stages import Stage, chain, keyed_config, stage_table, up_to
+from cloze.flows.workspace import Workspace
 
 INPUT = "input "
 """Prefix of facts that are digests of inputs."""

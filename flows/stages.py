@@ -12,15 +12,21 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from artifacts.config import StageConfig, assign
-from artifacts.errors import UsageError
-from artifacts.filesystem import is_local, located
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import Artifact, Store
-from flows.config import ReportStage, RunConfig
-from flows.external_inputs import ExternalInput, digest_of_model, given
-from model.config import DATASETS_PREFIX, EvaluateStage, FinetuneStage, PretrainStage, TaskConfig
-from pipeline.config.settings import (
+from cloze.artifacts.config import StageConfig, assign
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import is_local, located
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, Store
+from cloze.flows.config import ReportStage, RunConfig
+from cloze.flows.external_inputs import ExternalInput, digest_of_model, given
+from cloze.model.config import (
+    DATASETS_PREFIX,
+    EvaluateStage,
+    FinetuneStage,
+    PretrainStage,
+    TaskConfig,
+)
+from cloze.pipeline.config.settings import (
     CorpusConfig,
     DedupStage,
     ExamplesStage,

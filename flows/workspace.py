@@ -26,14 +26,14 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
-from artifacts import filesystem
-from artifacts.config import Config
-from artifacts.digests import digest_of
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.filesystem import located
-from artifacts.progress import clock
-from artifacts.store import Artifact, Store, open_artifact
-from flows.locks import holder_of
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import Config
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.filesystem import located
+from cloze.artifacts.progress import clock
+from cloze.artifacts.store import Artifact, Store, open_artifact
+from cloze.flows.locks import holder_of
 
 ARTIFACTS = "artifacts"
 RECORD_NAME = "run.json"

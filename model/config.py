@@ -16,10 +16,10 @@ from pydantic import (
     model_validator,
 )
 
-from artifacts.config import Config, GrownConfig, StageConfig
-from artifacts.progress import say
-from model.glue import GLUE, task_fields
-from model.hardware import machine_precision
+from cloze.artifacts.config import Config, GrownConfig, StageConfig
+from cloze.artifacts.progress import say
+from cloze.model.glue import GLUE, task_fields
+from cloze.model.hardware import machine_precision
 
 
 def _decided(precision: str) -> str:
@@ -810,7 +810,7 @@ class PretrainStage(StageConfig):
     """examples → encoder."""
 
     stage: ClassVar[str] = "pretrain"
-    program: ClassVar[str] = "model.training.pretrain"
+    program: ClassVar[str] = "cloze.model.training.pretrain"
     format_version: ClassVar[int] = 3
     """3: changed dropout masks."""
 
@@ -844,7 +844,7 @@ class FinetuneStage(StageConfig):
     """encoder + labelled data → predictions and fine-tuned models."""
 
     stage: ClassVar[str] = "finetune"
-    program: ClassVar[str] = "model.finetune.finetune"
+    program: ClassVar[str] = "cloze.model.finetune.finetune"
     format_version: ClassVar[int] = 5
     """5: changed dropout masks."""
 
@@ -856,7 +856,7 @@ class EvaluateStage(StageConfig):
     """encoder + predictions, and held-out examples if it was trained on a corpus → scores."""
 
     stage: ClassVar[str] = "evaluate"
-    program: ClassVar[str] = "model.evaluation.evaluate"
+    program: ClassVar[str] = "cloze.model.evaluation.evaluate"
     format_version: ClassVar[int] = 3
     """3: without configured sentences, words are masked in held-out ones."""
 

@@ -4,7 +4,7 @@ In:  the corpus; evaluation data for the overlap search.
 Out: `drop.arrow`, a drop list (pipeline/text/duplicates.py): the digest of each document to
      drop, the reason, and the digest of the document kept instead.
 
-    python -P -m pipeline.dedup --config TABLE.json [engine options]
+    python -P -m cloze.pipeline.dedup --config TABLE.json [engine options]
 
 Exact duplicates need no stage of their own: the tokens stage drops them. The workers process every
 document on its own and write one Arrow file of candidates per input shard; the launcher then
@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from artifacts import filesystem
-from artifacts.arrays import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import (
     Bytes,
     Int64s,
     Mask,
@@ -38,13 +38,13 @@ from artifacts.arrays import (
     list_lengths,
     list_values,
 )
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.filesystem import naming_full_disk
-from artifacts.progress import Progress, say
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import (
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import naming_full_disk
+from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import (
     WORK,
     Artifact,
     all_finished,
@@ -54,12 +54,12 @@ from artifacts.store import (
     put_file,
     scratch_directory,
 )
-from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config.settings import DedupStage, NearDuplicatesConfig
-from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import WorkQueue, for_each
-from pipeline.text.duplicates import (
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.pipeline.config.settings import DedupStage, NearDuplicatesConfig
+from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import WorkQueue, for_each
+from cloze.pipeline.text.duplicates import (
     ShingleSets,
     band_keys,
     bands_for,
@@ -69,9 +69,9 @@ from pipeline.text.duplicates import (
     sharing,
     shingles,
 )
-from pipeline.text.filters import Reason
-from pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
-from pipeline.text.texts import TextBlock, read_texts
+from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
+from cloze.pipeline.text.texts import TextBlock, read_texts
 
 NAME = "drop.arrow"
 SCHEMA = pa.schema(

@@ -4,7 +4,7 @@ In:  a tokens artifact.
 Out: `{split}-{length}-{bucket}.arrow` (artifacts/tables.py), with one record batch per copy; the
      tokenizer.
 
-    python -P -m pipeline.examples --config TABLE.json [engine options]
+    python -P -m cloze.pipeline.examples --config TABLE.json [engine options]
 
 No shuffle is needed: the buckets of the tokens artifact are random shares of the corpus already.
 Buckets finished by an interrupted attempt are kept.
@@ -25,16 +25,16 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import Int64s, Mask, TokenIds, list_array, offsets
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.filesystem import naming_full_disk
-from artifacts.manifest import FileEntry
-from artifacts.progress import Progress, say
-from artifacts.rng import draw, stream_seed
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import (
+from cloze.artifacts.arrays import Int64s, Mask, TokenIds, list_array, offsets
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import naming_full_disk
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.rng import draw, stream_seed
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import (
     Artifact,
     all_finished,
     commit,
@@ -45,11 +45,11 @@ from artifacts.store import (
     put_file,
     scratch_directory,
 )
-from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_name, examples_schema
-from artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
-from pipeline.config.settings import ExamplesConfig, ExamplesStage
-from pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
-from pipeline.mlm.pairing import (
+from cloze.artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_name, examples_schema
+from cloze.artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
+from cloze.pipeline.config.settings import ExamplesConfig, ExamplesStage
+from cloze.pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
+from cloze.pipeline.mlm.pairing import (
     MASKS,
     ORDER,
     Documents,
@@ -58,11 +58,11 @@ from pipeline.mlm.pairing import (
     pair_segments,
     read_documents,
 )
-from pipeline.mlm.statistics import ExampleStatistics, count_examples, examples_summary
-from pipeline.readers.documents import MEGABYTE
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import WorkQueue, for_each
-from pipeline.text.splits import TRAIN
+from cloze.pipeline.mlm.statistics import ExampleStatistics, count_examples, examples_summary
+from cloze.pipeline.readers.documents import MEGABYTE
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import WorkQueue, for_each
+from cloze.pipeline.text.splits import TRAIN
 
 TOKENS_NAME = re.compile(r".+-\d{5,}\.arrow")
 

@@ -3,7 +3,7 @@
 In:  a corpus in any format.
 Out: retrieval/ with train.jsonl, dev.jsonl and test.jsonl: a query and its passage on each line.
 
-    python -P -m pipeline.pairs --config TABLE.json
+    python -P -m cloze.pipeline.pairs --config TABLE.json
 
 Documents are cut into parts of a few pages, and all pairs of a part go to the same split, so that
 no passage of dev or test, nor its neighbour, is trained on. With a tenth held out for each, the
@@ -18,17 +18,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.progress import Progress
-from artifacts.rng import stream_seed
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, put_bytes
-from pipeline.config.settings import PairsStage
-from pipeline.readers.documents import MEGABYTE, Pair, Piece
-from pipeline.readers.input_shards import find_corpus, reader_named
-from pipeline.text.texts import cut_passages, read_documents
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import Progress
+from cloze.artifacts.rng import stream_seed
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, commit, put_bytes
+from cloze.pipeline.config.settings import PairsStage
+from cloze.pipeline.readers.documents import MEGABYTE, Pair, Piece
+from cloze.pipeline.readers.input_shards import find_corpus, reader_named
+from cloze.pipeline.text.texts import cut_passages, read_documents
 
 PAIRS_OF_A_PART = 10
 """About three pages at the default of 60 words per passage."""

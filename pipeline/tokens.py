@@ -4,7 +4,7 @@ In:  the corpus; a vocabulary artifact.
 Out: `{split}-{bucket}.arrow` (artifacts/tables.py), the tokenizer, token_counts.json;
      as a record, the list of dropped documents.
 
-    python -P -m pipeline.tokens --config TABLE.json [engine options]
+    python -P -m cloze.pipeline.tokens --config TABLE.json [engine options]
 
 One job in two halves: input shards become runs sorted by digest; ranges of digests, collected from
 all runs, become buckets. Finished parts of an interrupted attempt are kept.
@@ -25,15 +25,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from artifacts import filesystem
-from artifacts.arrays import offsets
-from artifacts.config import parse
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.manifest import FileEntry
-from artifacts.progress import Progress, say
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import offsets
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import (
     WORK,
     Artifact,
     all_finished,
@@ -45,14 +45,14 @@ from artifacts.store import (
     put_file,
     put_json,
 )
-from artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
-from artifacts.tokenizer import read_tokenizer_json
-from pipeline.config.settings import TokensStage
-from pipeline.mlm.statistics import tokens_summary
-from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import Runner, work_directory
-from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
-from pipeline.shuffle.buckets import (
+from cloze.artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
+from cloze.artifacts.tokenizer import read_tokenizer_json
+from cloze.pipeline.config.settings import TokensStage
+from cloze.pipeline.mlm.statistics import tokens_summary
+from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.runner.execution import Runner, work_directory
+from cloze.pipeline.shuffle.beam_group_by_key import BeamGroupByKey
+from cloze.pipeline.shuffle.buckets import (
     BucketGroup,
     TokensJob,
     bucket_groups,
@@ -61,11 +61,11 @@ from pipeline.shuffle.buckets import (
     occurrences,
     unfinished_groups,
 )
-from pipeline.shuffle.local_spill import LocalSpill
-from pipeline.shuffle.sorted_runs import DocumentCounts
-from pipeline.text.duplicates import with_drop_list
-from pipeline.text.filters import RULES, Reason
-from pipeline.text.splits import TRAIN
+from cloze.pipeline.shuffle.local_spill import LocalSpill
+from cloze.pipeline.shuffle.sorted_runs import DocumentCounts
+from cloze.pipeline.text.duplicates import with_drop_list
+from cloze.pipeline.text.filters import RULES, Reason
+from cloze.pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
     "tails": "the end of each document is held out, {share:.1%} of its sentences but at least one",

@@ -3,7 +3,7 @@
 In:  the corpus; or an existing vocab.txt or tokenizer.json.
 Out: tokenizer.json, and for WordPiece vocab.txt; independent of how the corpus is split into files.
 
-    python -P -m pipeline.vocabulary --config TABLE.json [engine options]
+    python -P -m cloze.pipeline.vocabulary --config TABLE.json [engine options]
 
 The sample consists of distinct training documents, in an order given by their digests, up to a
 number of bytes. Each worker keeps the candidates of its shard, those below a limit estimated from
@@ -26,18 +26,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from artifacts import filesystem
-from artifacts.arrays import digest_array, digest_bytes, digest_halves, is_first_of_equals
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.filesystem import naming_full_disk
-from artifacts.progress import Progress, say
-from artifacts.rng import document_streams, stream_seed
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import WORK, Artifact, commit, put_bytes, scratch_directory
-from artifacts.tables import TOKEN_DIGEST_BYTES
-from artifacts.tokenizer import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import digest_array, digest_bytes, digest_halves, is_first_of_equals
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import naming_full_disk
+from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.rng import document_streams, stream_seed
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import WORK, Artifact, commit, put_bytes, scratch_directory
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.artifacts.tokenizer import (
     CONTINUATION,
     MAX_CHARACTERS_PER_WORD,
     SPECIAL_TOKENS,
@@ -46,13 +46,13 @@ from artifacts.tokenizer import (
     bert_pipeline,
     read_vocabulary,
 )
-from pipeline.config.settings import CorpusConfig, VocabularyStage
-from pipeline.readers.input_shards import CorpusFiles, InputShard
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import WorkQueue, for_each
-from pipeline.text.duplicates import DropList, read_drop_list, with_drop_list
-from pipeline.text.filters import Reason
-from pipeline.text.splits import (
+from cloze.pipeline.config.settings import CorpusConfig, VocabularyStage
+from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import WorkQueue, for_each
+from cloze.pipeline.text.duplicates import DropList, read_drop_list, with_drop_list
+from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.splits import (
     FEWEST_DOCUMENTS,
     HELDOUT_SPLIT,
     TRAIN_SPLIT,
@@ -60,8 +60,8 @@ from pipeline.text.splits import (
     divide,
     heldout_sentences,
 )
-from pipeline.text.texts import TextBlock, read_texts
-from pipeline.tokenizer.wordpiece import count_pre_tokens
+from cloze.pipeline.text.texts import TextBlock, read_texts
+from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens
 
 MAX_ALPHABET = 1000
 """Most characters in the alphabet; words with rarer ones are left out. In a small vocabulary it is

@@ -14,7 +14,15 @@ from tokenizers import (
     trainers,
 )
 
-from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer, read_tokenizer_json
+from cloze.artifacts.tokenizer import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    UNK,
+    SubwordTokenizer,
+    read_tokenizer_json,
+)
 
 TEXT = (
     "The list of names, and the names of lists. A new array of given shape and type is returned; "

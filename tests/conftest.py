@@ -12,7 +12,7 @@ import fsspec
 import hypothesis
 import pytest
 
-from artifacts import filesystem
+from cloze.artifacts import filesystem
 from tests.listening import Listening, listening
 from tests.object_store.faulty_store import FaultyStore
 from tests.running import RunFolder

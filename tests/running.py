@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from artifacts.runtime.processes import ProcessId, descendants
-from flows.launchers.local import LocalJob
+from cloze.artifacts.runtime.processes import ProcessId, descendants
+from cloze.flows.launchers.local import LocalJob
 from tests.waiting import wait_for
 
 VICTIMS = {

@@ -23,7 +23,7 @@ UNPICKLING = {
     *("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
     *("torch.load", "np.load", "numpy.load", "eval", "exec"),
 }
-CONFIGS = {"pipeline.config.settings", "model.config", "flows.config"}
+CONFIGS = {"cloze.pipeline.config.settings", "cloze.model.config", "cloze.flows.config"}
 
 ALLOWED = {
     "artifacts": {"artifacts"},
@@ -40,9 +40,13 @@ BESIDE = ("cloze.demo",)
 names of their modules, in tables such as `READERS` and `COMMANDS`."""
 
 SINGLE_MODULES = {
-    "flows": CONFIGS | {"model.hardware"},
+    "flows": CONFIGS | {"cloze.model.hardware"},
     "cloze": CONFIGS
-    | {"pipeline.readers.compression", "pipeline.runner.beam", "pipeline.text.texts"},
+    | {
+        "cloze.pipeline.readers.compression",
+        "cloze.pipeline.runner.beam",
+        "cloze.pipeline.text.texts",
+    },
 }
 """The configurations; plans know what this machine's arithmetic is, and the face sees samples of a
 corpus in the streams that its readers see, and its passages, and asks Beam which options it
@@ -57,7 +61,7 @@ FORBIDDEN = {
 }
 """Libraries that would drag one part's installation into another."""
 
-EXEMPT = {"cloze.inspection.doctor", "model.inference.onnx"}
+EXEMPT = {"cloze.inspection.doctor", "cloze.model.inference.onnx"}
 """The one looks for a GPU; the other, behind the extra `onnx`, traces classes of transformers."""
 
 
@@ -146,7 +150,7 @@ def test_our_own_modules_are_imported_at_the_top() -> None:
     lazy = [
         f"{module} imports {name} inside a function"
         for module, path in MODULES.items()
-        if module.partition(".")[0] != "cloze" and module != "pipeline.runner.execution"
+        if module.partition(".")[0] != "cloze" and module != "cloze.pipeline.runner.execution"
         for name in set(imports(path)) - set(imports(path, whole=False))
         if name.partition(".")[0] in PACKAGES
     ]

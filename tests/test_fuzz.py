@@ -23,14 +23,14 @@ from safetensors.numpy import save
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
-from artifacts.errors import ClozeError
-from artifacts.manifest import parse_manifest
-from artifacts.tokenizer import read_tokenizer_json
-from model.hugging_face.layout import LAYOUTS
-from model.hugging_face.source import open_source, read_weights
-from pipeline.config.settings import SourceConfig
-from pipeline.readers.documents import Piece
-from pipeline.readers.input_shards import reader_named
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.manifest import parse_manifest
+from cloze.artifacts.tokenizer import read_tokenizer_json
+from cloze.model.hugging_face.layout import LAYOUTS
+from cloze.model.hugging_face.source import open_source, read_weights
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.documents import Piece
+from cloze.pipeline.readers.input_shards import reader_named
 
 EXAMPLES = int(os.environ.get("CLOZE_FUZZ_EXAMPLES", "150"))
 """Damaged files a reader; whoever asks for more gets others each time (tests/conftest.py)."""

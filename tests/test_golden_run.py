@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import cloze as api
-from artifacts.config import read_toml
-from flows.config import RunConfig
+from cloze.artifacts.config import read_toml
+from cloze.flows.config import RunConfig
 from tests.conftest import SMOKE, GoldenRun, cloze
 
 STAGES = [
@@ -96,7 +96,7 @@ def test_with_only_fine_tuning_changed_only_what_depends_on_it_would_run(
 def test_a_stage_can_be_repeated_by_hand_from_its_table(golden: GoldenRun, tmp_path: Path) -> None:
     table = json.loads((golden.workspace / "smoke" / "stages" / "examples.json").read_text())
     (tmp_path / "examples.json").write_text(json.dumps({**table, "output": str(tmp_path / "out")}))
-    argv = [sys.executable, "-P", "-m", "pipeline.examples", "--config"]
+    argv = [sys.executable, "-P", "-m", "cloze.pipeline.examples", "--config"]
     done = subprocess.run(
         [*argv, str(tmp_path / "examples.json")], capture_output=True, text=True, check=True
     )

@@ -19,8 +19,8 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.workers.process import ProcessJobConfiguration
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
-from artifacts.config import parse, read_toml
-from flows.config import MachineConfig, RunConfig
+from cloze.artifacts.config import parse, read_toml
+from cloze.flows.config import MachineConfig, RunConfig
 
 PROJECT = Path(__file__).resolve().parent.parent
 INFRA = PROJECT / "infra"
@@ -116,7 +116,7 @@ def test_jobs_that_train_start_their_ranks_through_the_supervisor() -> None:
             line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")
         ]
         words = " ".join(lines).replace("- ", " ").split()
-        place = words.index("model.training.supervisor")
+        place = words.index("cloze.model.training.supervisor")
         assert any(word.startswith("--ranks") for word in words[place:]), path
         assert "deepspeed" not in words, f"{path}: ranks without their environment"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cloze.command import COMMANDS, exit_code
-from flows.config import MachineConfig, RunConfig
+from cloze.flows.config import MachineConfig, RunConfig
 from tests.conftest import PROJECT
 
 RETIRED = {

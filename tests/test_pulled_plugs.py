@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.runtime.processes import descendants
-from flows.launchers.local import LocalJob
+from cloze.artifacts.runtime.processes import descendants
+from cloze.flows.launchers.local import LocalJob
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.running import VICTIMS, RunFolder, all_gone
 from tests.waiting import PATIENCE, wait_for

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from artifacts.runtime.processes import ProcessId, descendants
+from cloze.artifacts.runtime.processes import ProcessId, descendants
 from tests.browser import browser
 from tests.conftest import PROJECT, SMOKE, GoldenRun
 from tests.deployed import Deployment

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from flows.launchers.local import LocalJob
+from cloze.flows.launchers.local import LocalJob
 from tests.flows.standin_chain import Chain, ends, make_chain
 from tests.running import RunFolder
 from tests.waiting import wait_for

@@ -20,8 +20,8 @@ from uuid import UUID
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
-from artifacts.runtime.processes import descendants
-from flows.prefect.server import QUIET
+from cloze.artifacts.runtime.processes import descendants
+from cloze.flows.prefect.server import QUIET
 from tests.conftest import PROJECT, GoldenRun
 from tests.deployed import Deployment
 from tests.running import RunFolder, all_gone

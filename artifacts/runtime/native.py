@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.digests import cache_directory
-from artifacts.progress import say
+from cloze.artifacts.digests import cache_directory
+from cloze.artifacts.progress import say
 
 COMPILE_SECONDS = 120
 

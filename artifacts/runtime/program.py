@@ -1,4 +1,4 @@
-"""A stage as a program: `python -P -m pipeline.tokens --config FILE [engine options]`.
+"""A stage as a program: `python -P -m cloze.pipeline.tokens --config FILE [engine options]`.
 
 In:  the command line.
 Out: the finished artifact's digest on standard output; an exit code.
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from artifacts.errors import ClozeError, explained
-from artifacts.progress import clock, say
-from artifacts.stage import StageTable, read_stage_table
-from artifacts.store import Artifact
+from cloze.artifacts.errors import ClozeError, explained
+from cloze.artifacts.progress import clock, say
+from cloze.artifacts.stage import StageTable, read_stage_table
+from cloze.artifacts.store import Artifact
 
 StageFunction = Callable[[StageTable, list[str]], Artifact]
 

@@ -27,8 +27,8 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.measuring import Arguments, output_of
 from benchmarks.product_steps import trainer, training_steps
 from benchmarks.workload import Workload
-from model.config import TrainingMachine
-from model.training.start import training_environment
+from cloze.model.config import TrainingMachine
+from cloze.model.training.start import training_environment
 
 Finding = dict[str, object]
 

@@ -27,17 +27,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.store import open_artifact
 from benchmarks.measuring import Arguments, Figures, machine, read_result, write_result
 from benchmarks.product_steps import engine_of
-from model.config import PretrainStage, TrainingMachine
-from model.data.micro_batches import Share, StepBatch, prefetch
-from model.data.sources import read_tokenizer, training_source
-from model.encoder import bert
-from model.encoder.operations.products import affine, fp8_affine
-from model.training.distributed import join_world
-from model.training.engine import Engine
-from model.training.optimizer import learning_rate
+from cloze.artifacts.store import open_artifact
+from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.data.micro_batches import Share, StepBatch, prefetch
+from cloze.model.data.sources import read_tokenizer, training_source
+from cloze.model.encoder import bert
+from cloze.model.encoder.operations.products import affine, fp8_affine
+from cloze.model.training.distributed import join_world
+from cloze.model.training.engine import Engine
+from cloze.model.training.optimizer import learning_rate
 
 ALLOWED = 0.02
 """Largest difference between FP8's curve and its control, in nats."""

@@ -24,14 +24,14 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from artifacts.store import open_artifact
 from benchmarks.transformers_steps import hugging_face_model, padded_inputs
-from model.config import PretrainStage
-from model.data.micro_batches import BatchSource, Share
-from model.data.sources import heldout_sources, read_tokenizer, training_source
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.layout import to_hugging_face
-from model.training.optimizer import learning_rate, parameter_groups
+from cloze.artifacts.store import open_artifact
+from cloze.model.config import PretrainStage
+from cloze.model.data.micro_batches import BatchSource, Share
+from cloze.model.data.sources import heldout_sources, read_tokenizer, training_source
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.layout import to_hugging_face
+from cloze.model.training.optimizer import learning_rate, parameter_groups
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])

@@ -17,11 +17,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from artifacts.store import Artifact, open_artifact
 from benchmarks.measuring import Arguments, machine, write_result
-from model.config import PretrainStage
-from model.data.micro_batches import BatchSource, Share
-from model.data.sources import read_tokenizer, training_source
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.model.config import PretrainStage
+from cloze.model.data.micro_batches import BatchSource, Share
+from cloze.model.data.sources import read_tokenizer, training_source
 
 BATCH_SIZES = (32, 256, 1024)
 REPEATS = 5

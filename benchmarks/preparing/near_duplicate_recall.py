@@ -29,11 +29,11 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.store import open_artifact
 from benchmarks.corpus import blocks
 from benchmarks.corpus import documents as documents_of
 from benchmarks.measuring import Arguments, machine, measure, write_result, write_table
-from pipeline.config.settings import CorpusConfig, NearDuplicatesConfig
+from cloze.artifacts.store import open_artifact
+from cloze.pipeline.config.settings import CorpusConfig, NearDuplicatesConfig
 
 Pair = tuple[int, int]
 """The numbers of two documents, the smaller first."""
@@ -111,7 +111,7 @@ def measured(documents: list[str], planted: list[Pair], folder: Path) -> dict[st
     config = {"seed": 1, "corpus": corpus.model_dump(mode="json"), "cleaning": {}}
     config["dedup"] = {"near_duplicates": {}}
     table = write_table(folder, "dedup", format_version=1, config=config, machine={"workers": 1})
-    took = measure([sys.executable, "-m", "pipeline.dedup", *table], cores="0")
+    took = measure([sys.executable, "-m", "cloze.pipeline.dedup", *table], cores="0")
     with pa.memory_map(open_artifact(str(folder / "dedup")).path("drop.arrow")) as file:
         rows = pa.ipc.open_file(file).read_all()
     digests, sets = shingle_sets(corpus, near.words)

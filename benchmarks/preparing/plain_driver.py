@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.progress import Progress
-from artifacts.runtime.program import run_program
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import Build, Step, WorkQueue
+from cloze.artifacts.progress import Progress
+from cloze.artifacts.runtime.program import run_program
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import Build, Step, WorkQueue
 
 _functions: list[Callable[[Any], Iterable[Any]]] = []
 """In a worker process: the function of the step that it runs."""
@@ -55,7 +55,7 @@ def _work(item: Any) -> list[Any]:
 def main() -> NoReturn:
     """Run one stage."""
     stage = sys.argv[1]
-    module = vars(import_module(f"pipeline.{stage}"))
+    module = vars(import_module(f"cloze.pipeline.{stage}"))
 
     def run(runner: Runner, build: Build, progress: Progress, **_: object) -> None:
         items: list[Any] = [None]

@@ -28,10 +28,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.store import Artifact, open_artifact
 from benchmarks import measuring
 from benchmarks.corpus import corpus_of, write_corpus
 from benchmarks.measuring import ROOT
+from cloze.artifacts.store import Artifact, open_artifact
 
 SEED = 1
 
@@ -102,7 +102,7 @@ class Setting:
         table = measuring.write_table(
             folder, stage, format_version=1, config=config, inputs=inputs, machine=machine
         )
-        program = ["-m", f"pipeline.{stage}"]
+        program = ["-m", f"cloze.pipeline.{stage}"]
         if self.driver == "plain" and stage != "vocabulary":
             program = [str(ROOT / "benchmarks/preparing/plain_driver.py"), stage]
         command = [sys.executable, *program, *table]

@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from pipeline.text.sentences import split_sentences
+from cloze.pipeline.text.sentences import split_sentences
 
 Segmenter = Callable[[Sequence[str]], list[set[int]]]
 """From paragraphs to the positions of the spaces at which each is split."""

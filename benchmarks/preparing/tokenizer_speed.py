@@ -23,12 +23,12 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
 from benchmarks.corpus import blocks, corpus_of, documents
 from benchmarks.measuring import Arguments, Figures, machine, write_result
-from pipeline.text.cleaning import LINE_FEED
-from pipeline.text.texts import TextBlock
-from pipeline.tokenizer.wordpiece import Form, form_for
+from cloze.artifacts.tokenizer import WordPieceTokenizer, read_vocab_txt
+from cloze.pipeline.text.cleaning import LINE_FEED
+from cloze.pipeline.text.texts import TextBlock
+from cloze.pipeline.tokenizer.wordpiece import Form, form_for
 
 Ids = npt.NDArray[np.integer]
 

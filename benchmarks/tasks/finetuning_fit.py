@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Literal
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, Figures
-from model.config import FinetuneConfig, OptimizerConfig, TaskConfig
+from cloze.model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
-    from model.finetune.trainer import Trainer
+    from cloze.model.finetune.trainer import Trainer
 
 RECIPES: dict[str, dict[str, float]] = {
     "MRPC": {"epochs": 3, "learning_rate": 1e-4},
@@ -78,11 +78,11 @@ def our_trainer(
     """This project's trainer for a task, from the pre-trained model."""
     import torch
 
-    from model.encoder.models import SentenceModel, TaskModel
-    from model.finetune.approaches import FineTuning
-    from model.finetune.trainer import Recipe, Trainer
-    from model.hugging_face.model_files import read_encoder_files
-    from model.tasks.problems import load_problem, load_tables
+    from cloze.model.encoder.models import SentenceModel, TaskModel
+    from cloze.model.finetune.approaches import FineTuning
+    from cloze.model.finetune.trainer import Recipe, Trainer
+    from cloze.model.hugging_face.model_files import read_encoder_files
+    from cloze.model.tasks.problems import load_problem, load_tables
 
     initial = read_encoder_files(weights())
     problem = load_problem(task, initial.tokenizer, load_tables(task))
@@ -101,7 +101,7 @@ def ours(arguments: argparse.Namespace) -> Fit:
     import sklearn.metrics  # noqa: F401  # the metrics' library, which the fit would import
     import torch
 
-    from model.training.waiting import patient_threads
+    from cloze.model.training.waiting import patient_threads
 
     torch.set_num_threads(arguments.threads)
     fit = our_trainer(
@@ -128,7 +128,7 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
     from datasets import Dataset
     from sklearn.metrics import accuracy_score, f1_score
 
-    from model.tasks.problems import load_tables
+    from cloze.model.tasks.problems import load_tables
 
     torch.set_num_threads(arguments.threads)
     tokenizer = transformers.AutoTokenizer.from_pretrained(weights())

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks import measuring
 from benchmarks.tasks.finetuning_fit import QUIET, our_trainer, weights
-from model.config import OptimizerConfig, TaskConfig
+from cloze.model.config import OptimizerConfig, TaskConfig
 
 BATCH, LENGTH = 64, 128
 THEIR_BATCHES = (16, 32, 64)
@@ -50,7 +50,7 @@ def median_rate(moments: list[float]) -> dict[str, float]:
 
 def train_ours(arguments: argparse.Namespace) -> dict[str, float]:
     """Steps of this project's trainer."""
-    from model.training.waiting import patient_threads
+    from cloze.model.training.waiting import patient_threads
 
     task = TaskConfig(
         name="retrieval",
@@ -109,8 +109,8 @@ def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
 
 def embed_ours(arguments: argparse.Namespace) -> dict[str, float]:
     """All passages, as `cloze embed` does."""
-    from model.inference.load import load
-    from model.training.waiting import patient_threads
+    from cloze.model.inference.load import load
+    from cloze.model.training.waiting import patient_threads
 
     texts = [passage for _, passage in read_pairs(arguments.pairs, arguments.texts)]
     model = load(weights(), device="cpu", precision=arguments.precision)

@@ -25,10 +25,10 @@ import tomli_w
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from artifacts.results import Scores
-from artifacts.store import open_artifact
 from benchmarks.measuring import ROOT, Arguments, add_result, machine, run_cloze
 from benchmarks.tasks.finetuning_fit import weights
+from cloze.artifacts.results import Scores
+from cloze.artifacts.store import open_artifact
 
 RESULT = str(ROOT / "benchmarks" / "results" / "transfer.json")
 RECIPE = {"learning_rate": 1e-4, "batch_size": 16}

@@ -22,7 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from model.inference.passage_index import Hit, Vectors, nearest, nearest_in, write_graph
+from cloze.model.inference.passage_index import Hit, Vectors, nearest, nearest_in, write_graph
 
 COUNT = 10
 ROWS_AT_ONCE = 50_000

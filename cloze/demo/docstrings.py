@@ -21,13 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from artifacts.digests import cache_directory, digest_of, digest_of_file
-from artifacts.filesystem import InputFile, write_bytes
+from cloze.artifacts.digests import cache_directory, digest_of, digest_of_file
+from cloze.artifacts.filesystem import InputFile, write_bytes
 from cloze.demo.docstring_text import paragraphs
 from cloze.demo.packages import docstrings, module_files, read_modules, record, trees
 from cloze.demo.tasks import documented_functions
-from pipeline.config.settings import SourceConfig
-from pipeline.readers.documents import DocumentBlock, Pair, Piece, Reader, pack
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.documents import DocumentBlock, Pair, Piece, Reader, pack
 
 REPEATABLE_WORDS = 8
 """Paragraphs with fewer words may be repeated: `axis : int, optional`."""

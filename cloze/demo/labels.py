@@ -18,17 +18,17 @@ from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.manifest import FileEntry
-from artifacts.progress import Progress
-from artifacts.rng import stream_seed
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, put_bytes, put_json
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.progress import Progress
+from cloze.artifacts.rng import stream_seed
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, commit, put_bytes, put_json
 from cloze.demo.packages import Module, merged, read_modules
 from cloze.demo.tasks import PAIR_TASK, TAGGING_TASK, Pair, Sentence, pairs, sentences
-from pipeline.config.settings import LabelsConfig, LabelsStage
+from cloze.pipeline.config.settings import LabelsConfig, LabelsStage
 
 DEV_SHARE = 0.15
 """Share of the training packages' modules used for development."""

@@ -21,8 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.progress import say
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.progress import say
 
 LEFT_OUT_FOLDER = re.compile(
     "_?tests?|test_data|_internal|_?vendor(ed)?|third_party|extern|_?externals?"

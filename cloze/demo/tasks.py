@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from artifacts.rng import stream_seed
+from cloze.artifacts.rng import stream_seed
 from cloze.demo.docstring_text import CODE_BEGIN, CODE_END, paragraphs
 from cloze.demo.packages import Docstring, Symbols
 

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from cyclopts import Parameter
 
-from artifacts.errors import UsageError
-from artifacts.filesystem import find_files, write_bytes
-from artifacts.progress import say
-from artifacts.results import UNTOUCHED, Scores
 from cloze.answer import Answer
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import find_files, write_bytes
+from cloze.artifacts.progress import say
+from cloze.artifacts.results import UNTOUCHED, Scores
 from cloze.execution.run import WithoutPrefect, run
+from cloze.flows.workspace import Workspace, read_record, run_artifact
 from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import GeneralText, Name, continuation, run_name
 from cloze.init.corpus_samples import look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
 from cloze.options import TARGET, Target, model_directory
-from flows.workspace import Workspace, read_record, run_artifact
 
 
 @Parameter(name="*")

@@ -20,8 +20,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from artifacts.progress import clock, discard
-from flows.events import add_handler, remove_handler
+from cloze.artifacts.progress import clock, discard
+from cloze.flows.events import add_handler, remove_handler
 
 STYLES = {
     "waiting": ("·", "dim"),

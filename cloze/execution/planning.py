@@ -8,17 +8,22 @@ Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is st
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from artifacts.errors import UsageError
 from cloze.answer import Answer, columns
+from cloze.artifacts.errors import UsageError
 from cloze.execution.preflight import refuse_contradictions
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import write_tables
+from cloze.flows.expected import expected_times, has_gpu
+from cloze.flows.forecast import (
+    CorpusForecast,
+    TrainingForecast,
+    forecast_corpus,
+    forecast_training,
+)
+from cloze.flows.plan import plan as plan_run
+from cloze.flows.stages import PREPARE
 from cloze.init.corpus_samples import look
 from cloze.options import TARGET, ConfigPath, Target
-from flows.config import MachineConfig, RunConfig
-from flows.executor import write_tables
-from flows.expected import expected_times, has_gpu
-from flows.forecast import CorpusForecast, TrainingForecast, forecast_corpus, forecast_training
-from flows.plan import plan as plan_run
-from flows.stages import PREPARE
 
 GIGABYTE = 1e9
 DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))

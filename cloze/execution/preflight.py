@@ -11,15 +11,15 @@ import json
 import resource
 from collections.abc import Sequence
 
-from artifacts.errors import UsageError
-from artifacts.filesystem import is_local, located
-from artifacts.store import open_artifact
-from artifacts.tokenizer import read_vocabulary
-from flows.config import MachineConfig, RunConfig
-from flows.external_inputs import read_model_config
-from flows.plan import PlannedStage
-from flows.stages import chain, keyed_config
-from model.config import DATASETS_PREFIX, MEASURING
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import is_local, located
+from cloze.artifacts.store import open_artifact
+from cloze.artifacts.tokenizer import read_vocabulary
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.external_inputs import read_model_config
+from cloze.flows.plan import PlannedStage
+from cloze.flows.stages import chain, keyed_config
+from cloze.model.config import DATASETS_PREFIX, MEASURING
 
 LEAST_ADDRESS_SPACE = 4 << 30
 """Bytes. With 2 GiB Beam cannot start all its threads, and those that did start wait for the rest;
@@ -81,11 +81,11 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
             f"of {longest} tokens; raise it to at least that, or set it to 0"
         )
     if (training.wandb or training.mlflow) and machine.jobs.launcher == "local":
-        from model.training.telemetry import check_installed
+        from cloze.model.training.telemetry import check_installed
 
         check_installed(training)
     if run.pretrain.continue_from:  # imported here because it imports torch
-        from model.training.continuation import check_continuation
+        from cloze.model.training.continuation import check_continuation
 
         (stage,) = (one for one in chain(run) if one.name == "pretrain")
         finished = open_artifact(located(run.pretrain.continue_from))
@@ -94,7 +94,7 @@ def _check_training(run: RunConfig, machine: MachineConfig) -> None:
 
 def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:
     """Check the initial encoder's shape and tokenizer; `vocabulary`: the artifact, if reused."""
-    from model.hugging_face.source import read_shape, refuse_another_shape  # imports torch
+    from cloze.model.hugging_face.source import read_shape, refuse_another_shape  # imports torch
 
     where, path = f"pretrain.init = {run.pretrain.init}", run.vocabulary.path
     shape, tokenizer = read_shape(located(run.pretrain.init))
@@ -135,7 +135,7 @@ def _check_tasks(run: RunConfig) -> None:
         if task.train and not any(file.startswith(DATASETS_PREFIX) for file in files):
             own.append(task)
     if own:  # imported here because it imports torch
-        from model.tasks.problems import load_tables
+        from cloze.model.tasks.problems import load_tables
 
         for task in own:
             load_tables(task)

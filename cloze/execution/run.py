@@ -16,21 +16,21 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from artifacts import filesystem
-from artifacts.progress import clock, say
 from cloze.answer import Answer, columns
+from cloze.artifacts import filesystem
+from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
+from cloze.flows.ablation.variants import Variant, mean_figures, variants
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.expected import ExpectedTime, expected_times
+from cloze.flows.locks import locked
+from cloze.flows.plan import plan
+from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file
+from cloze.flows.report.figures import read_summary, terminal_lines
+from cloze.flows.workspace import RunRecord, Workspace, writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
-from flows.ablation.variants import Variant, mean_figures, variants
-from flows.config import MachineConfig, RunConfig
-from flows.executor import execute
-from flows.expected import ExpectedTime, expected_times
-from flows.locks import locked
-from flows.plan import plan
-from flows.prefect.server import ServerLost, prefect_server, secret_file
-from flows.report.figures import read_summary, terminal_lines
-from flows.workspace import RunRecord, Workspace, writable_workspace
 
 GIB = 1 << 30
 WORTH_ANNOUNCING = 120.0
@@ -104,7 +104,7 @@ def _run_with_prefect(
 ) -> list[RunRecord]:
     try:
         with tracked_by_prefect(space, run=runs[0].name):
-            from flows.prefect.flows import end_to_end
+            from cloze.flows.prefect.flows import end_to_end
 
             return [RunRecord.model_validate(end_to_end(run, machine)) for run in runs]
     except ServerLost as error:
@@ -119,10 +119,10 @@ def tracked_by_prefect(space: Workspace, *, run: str) -> Iterator[None]:
     Prefect reads its settings on import, so flows are imported within the context.
     """
     server_starting = prefect_server(
-        space, run=run, meanwhile=lambda: import_module("flows.prefect.flows")
+        space, run=run, meanwhile=lambda: import_module("cloze.flows.prefect.flows")
     )
     with server_starting as server:
-        from flows.prefect.flows import reporting_to
+        from cloze.flows.prefect.flows import reporting_to
 
         with reporting_to(server):
             yield
@@ -166,7 +166,7 @@ def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -
     elsewhere = bool(os.environ.get("PREFECT_API_URL"))
     with prefect_server(space, run=run.name, port=port) as url:
         # imported here because Prefect reads its settings on import
-        from flows.prefect.flows import serve_flows
+        from cloze.flows.prefect.flows import serve_flows
 
         def say_ready() -> None:
             page, flow = url.removesuffix("/api"), f"end-to-end/{run.name}"

@@ -8,17 +8,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from artifacts.errors import UsageError
-from artifacts.progress import say
-from artifacts.store import open_artifact
 from cloze.answer import Answer
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
+from cloze.artifacts.store import open_artifact
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
+from cloze.flows.executor import execute
+from cloze.flows.plan import plan
+from cloze.flows.stages import PREPARE
+from cloze.flows.workspace import stage_tables, workspace
 from cloze.options import TARGET, ConfigPath, Target
-from flows.executor import execute
-from flows.plan import plan
-from flows.stages import PREPARE
-from flows.workspace import stage_tables, workspace
 
 BEAM = {*PREPARE, "dedup"}
 """Stages that run on Beam."""
@@ -66,7 +66,7 @@ def _command(*stages: str) -> Callable[..., Answer]:
         run, machine = target.run(config), target.machine()
         if options and BEAM.intersection(stages) and machine.pipeline.runner == "local":
             # checked here too, since reused stages would accept anything
-            from pipeline.runner.beam import refuse_unknown
+            from cloze.pipeline.runner.beam import refuse_unknown
 
             refuse_unknown(options)
         if options and "pretrain" in stages:

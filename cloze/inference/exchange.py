@@ -14,14 +14,14 @@ import io
 import zipfile
 from pathlib import Path
 
-from artifacts.errors import UsageError
-from artifacts.filesystem import write_bytes
-from artifacts.progress import say
-from artifacts.store import open_artifact
 from cloze.answer import Answer
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import write_bytes
+from cloze.artifacts.progress import say
+from cloze.artifacts.store import open_artifact
+from cloze.flows.workspace import writable_workspace
 from cloze.inference.input_texts import ModelName
 from cloze.options import PLACE, Place, model_directory
-from flows.workspace import writable_workspace
 
 PREFIX = "submissions/"
 GLUE = "glue"
@@ -55,15 +55,15 @@ def export_model(
     if (int8 or sample) and not onnx:
         raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
     if onnx:
-        from model.inference.onnx import export_onnx, measured  # needs the extra `onnx`
+        from cloze.model.inference.onnx import export_onnx, measured  # needs the extra `onnx`
     if task:
-        from model.inference.export import export_task
+        from cloze.model.inference.export import export_task
 
         finetuned = model_directory(model, place.space(), stage="finetune")
         written = export_task(finetuned, directory, task=task)
     else:
-        from model.hugging_face.model_files import read_encoder_files
-        from model.inference.export import export
+        from cloze.model.hugging_face.model_files import read_encoder_files
+        from cloze.model.inference.export import export
 
         written = export(read_encoder_files(model_directory(model, place.space())), directory)
     lines, data = [str(path) for path in written], {"directory": str(directory)}
@@ -92,7 +92,7 @@ def import_model(folder: Path, /, *, place: Place = PLACE) -> Answer:
 
     :param folder: A folder with config.json and model.safetensors.
     """
-    from model.inference.export import import_encoder
+    from cloze.model.inference.export import import_encoder
 
     space = writable_workspace(place.machine().workspace)
     artifact = import_encoder(folder, space.store)

@@ -13,8 +13,8 @@ from typing import IO, Annotated, TypeVar
 
 from cyclopts import Parameter
 
-from artifacts.errors import UsageError
-from artifacts.progress import say
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
 
 ItemT = TypeVar("ItemT")
 

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from artifacts.errors import UsageError
-from artifacts.progress import say
 from cloze.answer import Answer, print_lines
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
 from cloze.init.labelled_files import DELIMITERS
+from cloze.model.config import TaskConfig
+from cloze.model.inference.load import load
+from cloze.model.inference.predict import Predictor, Row, load_predictor
 from cloze.options import PLACE, Place, model_directory
-from model.config import TaskConfig
-from model.inference.load import load
-from model.inference.predict import Predictor, Row, load_predictor
 
 
 def fill_mask(

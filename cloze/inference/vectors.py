@@ -29,25 +29,25 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from cyclopts import Parameter
 
-from artifacts import filesystem
-from artifacts.digests import digest_of
-from artifacts.errors import UsageError
-from artifacts.filesystem import find_files, located
-from artifacts.progress import say
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import Artifact, commit, put_file, scratch_directory
 from cloze.answer import Answer, print_lines
+from cloze.artifacts import filesystem
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import find_files, located
+from cloze.artifacts.progress import say
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_file, scratch_directory
+from cloze.flows.external_inputs import digest_of_files, digest_of_model
+from cloze.flows.workspace import Workspace, writable_workspace
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.init.corpus_samples import Look, look
+from cloze.model.inference import passage_index
+from cloze.model.inference.load import Model, load
+from cloze.model.inference.passage_index import Vectors
 from cloze.options import PLACE, Place, vectors_directory
-from flows.external_inputs import digest_of_files, digest_of_model
-from flows.workspace import Workspace, writable_workspace
-from model.inference import passage_index
-from model.inference.load import Model, load
-from model.inference.passage_index import Vectors
-from pipeline.config.settings import CorpusConfig, SourceConfig
-from pipeline.readers.compression import stream
-from pipeline.text.texts import read_passages
+from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
+from cloze.pipeline.readers.compression import stream
+from cloze.pipeline.text.texts import read_passages
 
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
 FORMAT_VERSION = 2

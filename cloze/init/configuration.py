@@ -18,20 +18,20 @@ from typing import Annotated
 import tomli_w
 from cyclopts import Parameter
 
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.filesystem import find_files, write_bytes
-from artifacts.results import GENERAL
-from artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
 from cloze.answer import Answer
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import find_files, write_bytes
+from cloze.artifacts.results import GENERAL
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
+from cloze.flows.config import RatesConfig, RunConfig
+from cloze.flows.expected import START_SECONDS, cores, expected_times
+from cloze.flows.forecast import forecast_corpus
+from cloze.flows.report.units import plural
 from cloze.init.corpus_samples import Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.options import PLACE, Place, model_directory
-from flows.config import RatesConfig, RunConfig
-from flows.expected import START_SECONDS, cores, expected_times
-from flows.forecast import forecast_corpus
-from flows.report.units import plural
 
 Name = Annotated[str, Parameter(help="Name of the run; by default that of the corpus.")]
 

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from pydantic import JsonValue
 
-from artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
-from artifacts.filesystem import InputFile, find_files, open_to_read
-from pipeline.config.settings import LineBreak, ReaderName
-from pipeline.readers.compression import can_be_cut, stream
+from cloze.artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
+from cloze.artifacts.filesystem import InputFile, find_files, open_to_read
+from cloze.pipeline.config.settings import LineBreak, ReaderName
+from cloze.pipeline.readers.compression import can_be_cut, stream
 
 SAMPLE_BYTES = 1 << 16
 STRETCHES = 16

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
-from artifacts.errors import UsageError
-from model.config import FAMILY_PRESETS, SIZE_NAMES, EncoderConfig
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import FAMILY_PRESETS, SIZE_NAMES, EncoderConfig
 
 if TYPE_CHECKING:
-    from model.hugging_face.model_files import EncoderFiles
+    from cloze.model.hugging_face.model_files import EncoderFiles
 
 MINUTES = 10.0
 """Default training time."""
@@ -105,7 +105,7 @@ class InitialModel:
     @cached_property
     def files(self) -> "EncoderFiles":
         """Read and check the whole model, as training does."""
-        from model.hugging_face.model_files import read_encoder_files  # imports torch
+        from cloze.model.hugging_face.model_files import read_encoder_files  # imports torch
 
         files = read_encoder_files(self.directory)
         if files.config.attention_direction != "bidirectional":
@@ -123,7 +123,7 @@ class InitialModel:
     @property
     def vocabulary(self) -> str:
         """Path of its tokenizer.json, or else of its vocab.txt."""
-        from model.hugging_face.source import open_source
+        from cloze.model.hugging_face.source import open_source
 
         source = open_source(self.directory)
         names = ("tokenizer.json", "vocab.txt")

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from artifacts.filesystem import InputFile, open_to_read
-from model.config import TaskKind
+from cloze.artifacts.filesystem import InputFile, open_to_read
+from cloze.model.config import TaskKind
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 CONLL = (".conll", ".iob", ".bio")

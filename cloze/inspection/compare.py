@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from artifacts import filesystem
-from artifacts.config import flat
-from artifacts.errors import UsageError
-from artifacts.progress import say
-from artifacts.summary import Summary
 from cloze.answer import Answer, columns
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import flat
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
+from cloze.artifacts.summary import Summary
+from cloze.flows.report.figures import figures, read_summary
+from cloze.flows.workspace import read_record
 from cloze.options import PLACE, Place, RunName
-from flows.report.figures import figures, read_summary
-from flows.workspace import read_record
 
 ABSENT = "—"
 
@@ -67,7 +67,7 @@ def compare(
     data: dict[str, object] = {"runs": list(names), "configuration": settings, "figures": numbers}
     data["notes"] = notes
     if page:
-        from flows.report.page import comparison_page  # imports matplotlib
+        from cloze.flows.report.page import comparison_page  # imports matplotlib
 
         filesystem.write_bytes(str(page), comparison_page(summaries, rows, notes).encode())
         data["page"] = str(page)

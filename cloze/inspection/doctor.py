@@ -17,9 +17,9 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from cloze.answer import Answer
+from cloze.flows.expected import cores
+from cloze.model.hardware import machine_precision
 from cloze.options import PLACE, Place
-from flows.expected import cores
-from model.hardware import machine_precision
 
 EXTRAS = ("", "pipeline", "model", "flows")
 """The extras to check; `dev` is for developers of Cloze."""

@@ -14,12 +14,12 @@ import pyarrow as pa
 from cyclopts import Parameter
 from pydantic import JsonValue
 
-from artifacts.errors import UsageError
-from artifacts.filesystem import is_local
-from artifacts.store import Artifact
-from artifacts.tables import DROPPED_NAME, DocumentRow, ExampleRow
-from artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
 from cloze.answer import Answer, columns
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import is_local
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tables import DROPPED_NAME, DocumentRow, ExampleRow
+from cloze.artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
 from cloze.options import PLACE, Place, named_artifact
 
 WITH_ROWS = ("tokens", "examples")

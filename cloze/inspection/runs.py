@@ -5,15 +5,15 @@ Out: for `runs`, one line per run: state, start, duration, headline figure; for 
      stages and all figures; for `gc`, the garbage with its size, which --delete deletes.
 """
 
-from artifacts import filesystem
-from artifacts.errors import UsageError
-from artifacts.progress import clock, say
 from cloze.answer import Answer, columns
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import clock, say
+from cloze.flows.inventory import garbage, remove_garbage, unreadable_references
+from cloze.flows.locks import locked_alone
+from cloze.flows.report.figures import figures, read_summary
+from cloze.flows.workspace import list_runs, read_record, stage_tables, writable_workspace
 from cloze.options import PLACE, Place, RunName
-from flows.inventory import garbage, remove_garbage, unreadable_references
-from flows.locks import locked_alone
-from flows.report.figures import figures, read_summary
-from flows.workspace import list_runs, read_record, stage_tables, writable_workspace
 
 HEADER = ("run", "state", "started", "took", "stages", "headline")
 MEGABYTE = 1_000_000

@@ -15,17 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 from cyclopts import Parameter
 
-from artifacts.errors import UsageError
-from artifacts.manifest import FileEntry
-from artifacts.store import Artifact
-from artifacts.tables import DocumentRow, ExampleRow, tokens_name
-from artifacts.tokenizer import read_tokenizer_json
 from cloze.answer import Answer, columns
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tables import DocumentRow, ExampleRow, tokens_name
+from cloze.artifacts.tokenizer import read_tokenizer_json
+from cloze.flows.inventory import ancestors
+from cloze.flows.report.figures import figures, read_summary
+from cloze.flows.workspace import read_record, run_artifact
 from cloze.inspection.inspect_artifact import document_text, example_text
 from cloze.options import PLACE, Place, RunName
-from flows.inventory import ancestors
-from flows.report.figures import figures, read_summary
-from flows.workspace import read_record, run_artifact
 
 Ids = npt.NDArray[np.int64]
 

@@ -16,20 +16,20 @@ from statistics import fmean, variance
 from markupsafe import Markup
 from scipy.special import stdtr
 
-from artifacts import filesystem
-from artifacts.errors import ClozeError
-from artifacts.results import Outcome, Result, SeedScores, no_verdict
-from artifacts.summary import Summary
-from flows.ablation.rows import LADDERS, REFERENCE, Row, Table
-from flows.ablation.variants import over_seeds
-from flows.config import RunConfig
-from flows.report.charts import Line, LineChart, small_chart
-from flows.report.figures import read_summary
-from flows.report.page import fill
-from flows.report.plots import heldout_course
-from flows.report.units import MINUS, nats, short, signed
-from flows.report.wording import metric_name, split_name, task_name
-from flows.workspace import Workspace
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.results import Outcome, Result, SeedScores, no_verdict
+from cloze.artifacts.summary import Summary
+from cloze.flows.ablation.rows import LADDERS, REFERENCE, Row, Table
+from cloze.flows.ablation.variants import over_seeds
+from cloze.flows.config import RunConfig
+from cloze.flows.report.charts import Line, LineChart, small_chart
+from cloze.flows.report.figures import read_summary
+from cloze.flows.report.page import fill
+from cloze.flows.report.plots import heldout_course
+from cloze.flows.report.units import MINUS, nats, short, signed
+from cloze.flows.report.wording import metric_name, split_name, task_name
+from cloze.flows.workspace import Workspace
 
 QUESTIONS = {
     "objective": "How much do next-sentence prediction and bidirectional context contribute? "

@@ -16,11 +16,11 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from artifacts.config import assign, parse
-from artifacts.errors import UsageError
-from flows.config import RunConfig
-from flows.forecast import step_flops
-from model.config import MODERN_DEFAULTS, SIZE_NAMES, EncoderConfig
+from cloze.artifacts.config import assign, parse
+from cloze.artifacts.errors import UsageError
+from cloze.flows.config import RunConfig
+from cloze.flows.forecast import step_flops
+from cloze.model.config import MODERN_DEFAULTS, SIZE_NAMES, EncoderConfig
 
 Table = Literal["objective", "size", "masking", "modern"]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from artifacts.errors import UsageError
-from artifacts.results import SeedScores
-from flows.ablation.rows import Settings, changed
-from flows.config import RunConfig
-from flows.report.figures import ERROR, figures, read_summary
-from flows.workspace import Workspace
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.results import SeedScores
+from cloze.flows.ablation.rows import Settings, changed
+from cloze.flows.config import RunConfig
+from cloze.flows.report.figures import ERROR, figures, read_summary
+from cloze.flows.workspace import Workspace
 
 
 @dataclass(frozen=True)

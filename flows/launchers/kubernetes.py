@@ -21,9 +21,9 @@ from typing import TypedDict
 
 from pydantic import Field
 
-from artifacts.config import Config
-from artifacts.errors import ClozeError, UsageError
-from flows.launchers.launcher import LOST, Job, identity, packaged, supervisor_argv
+from cloze.artifacts.config import Config
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.flows.launchers.launcher import LOST, Job, identity, packaged, supervisor_argv
 
 QUERY_SECONDS = 5.0
 """Seconds between queries to the cluster; the file with the exit code is always checked."""

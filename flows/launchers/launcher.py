@@ -16,8 +16,8 @@ from typing import Protocol, Self
 
 from pydantic import ValidationError
 
-from artifacts.config import Config
-from artifacts.digests import digest_of, digest_of_file
+from cloze.artifacts.config import Config
+from cloze.artifacts.digests import digest_of, digest_of_file
 
 LOST = -9
 """Exit code of a job that disappeared without leaving one."""
@@ -58,12 +58,12 @@ class Launcher(Protocol):
 def supervisor_argv(job: Path, *, grace: float, python: str = sys.executable) -> tuple[str, ...]:
     """The command of a supervisor, to be followed by its other options, `--` and the program."""
     options = ("--job", str(job), "--grace", str(grace))
-    return (python, "-P", "-m", "flows.launchers.supervisor", *options)
+    return (python, "-P", "-m", "cloze.flows.launchers.supervisor", *options)
 
 
 def packaged(name: str) -> str:
     """The content of a file of this folder: a script or manifest with places to fill in."""
-    return resources.files("flows.launchers").joinpath(name).read_text("utf-8")
+    return resources.files("cloze.flows.launchers").joinpath(name).read_text("utf-8")
 
 
 def child_environment() -> dict[str, str]:

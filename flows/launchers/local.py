@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from artifacts.runtime.processes import (
+from cloze.artifacts.runtime.processes import (
     Child,
     Fork,
     ProcessId,
@@ -33,10 +33,10 @@ from artifacts.runtime.processes import (
     die_with_parent,
     fork,
 )
-from flows.launchers.launcher import LOST, Job, child_environment, supervisor_argv
-from flows.launchers.supervisor import supervise
+from cloze.flows.launchers.launcher import LOST, Job, child_environment, supervisor_argv
+from cloze.flows.launchers.supervisor import supervise
 
-MODULES = ("pipeline.vocabulary", "pipeline.tokens", "pipeline.examples")
+MODULES = ("cloze.pipeline.vocabulary", "cloze.pipeline.tokens", "cloze.pipeline.examples")
 """The programs that are forked."""
 
 PYTHON = (sys.executable, "-P", "-m")
@@ -72,7 +72,7 @@ class WarmProcess:
                 self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 with theirs:
                     self._process = subprocess.Popen(
-                        [*PYTHON, "flows.launchers.local", str(theirs.fileno())],
+                        [*PYTHON, "cloze.flows.launchers.local", str(theirs.fileno())],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         start_new_session=True,

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from artifacts.config import Config
-from artifacts.errors import ClozeError
-from flows.launchers.launcher import (
+from cloze.artifacts.config import Config
+from cloze.artifacts.errors import ClozeError
+from cloze.flows.launchers.launcher import (
     LOST,
     Job,
     child_environment,

@@ -1,6 +1,6 @@
 """A supervisor process: it ends its program when its owner dies.
 
-In:  `python -P -m flows.launchers.supervisor --job DIRECTORY --owner PID -- ARGV`.
+In:  `python -P -m cloze.flows.launchers.supervisor --job DIRECTORY --owner PID -- ARGV`.
 Out: DIRECTORY/log (everything the program prints) and DIRECTORY/exit (its exit code, written last).
 
 If the owner, a flow, dies in any way, the supervisor is given another parent process; it notices
@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from artifacts.runtime.processes import Child, adopt_orphans, end, family, start
+from cloze.artifacts.runtime.processes import Child, adopt_orphans, end, family, start
 
 INTERVAL = 0.1
 """Seconds between checks of the owner; the child's exit is noticed immediately."""

@@ -20,9 +20,9 @@ from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from prefect.server.api import server
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from artifacts import filesystem
-from flows.prefect.server import SHOWN_WORKSPACE
-from flows.workspace import PAGE_NAME, Workspace, list_runs
+from cloze.artifacts import filesystem
+from cloze.flows.prefect.server import SHOWN_WORKSPACE
+from cloze.flows.workspace import PAGE_NAME, Workspace, list_runs
 
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 

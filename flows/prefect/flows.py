@@ -39,17 +39,17 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from prefect.types.entrypoint import EntrypointType
 from pydantic import BeforeValidator, JsonValue
 
-from artifacts.progress import say
-from flows.ablation.result import publish
-from flows.ablation.rows import HELDOUT_ROW, Settings, Table, changed, rows
-from flows.config import THIS_MACHINE, MachineConfig, RunConfig
-from flows.events import add_handler, remove_handler, share_done
-from flows.executor import Executor
-from flows.job import is_worth_retrying
-from flows.prefect.server import SHOWN_WORKSPACE, ServerLost
-from flows.report.figures import ERROR, Figures, figures, read_summary
-from flows.stages import PREPARE
-from flows.workspace import RunRecord, run_artifact, workspace
+from cloze.artifacts.progress import say
+from cloze.flows.ablation.result import publish
+from cloze.flows.ablation.rows import HELDOUT_ROW, Settings, Table, changed, rows
+from cloze.flows.config import THIS_MACHINE, MachineConfig, RunConfig
+from cloze.flows.events import add_handler, remove_handler, share_done
+from cloze.flows.executor import Executor
+from cloze.flows.job import is_worth_retrying
+from cloze.flows.prefect.server import SHOWN_WORKSPACE, ServerLost
+from cloze.flows.report.figures import ERROR, Figures, figures, read_summary
+from cloze.flows.stages import PREPARE
+from cloze.flows.workspace import RunRecord, run_artifact, workspace
 
 Result = TypeVar("Result")
 

@@ -27,11 +27,11 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
-from artifacts.errors import ClozeError, DiskFull, UsageError
-from artifacts.progress import say
-from flows.launchers.local import LocalLauncher
-from flows.locks import leased
-from flows.workspace import Workspace
+from cloze.artifacts.errors import ClozeError, DiskFull, UsageError
+from cloze.artifacts.progress import say
+from cloze.flows.launchers.local import LocalLauncher
+from cloze.flows.locks import leased
+from cloze.flows.workspace import Workspace
 
 
 class ServerLost(ClozeError):
@@ -69,7 +69,7 @@ TEMPORARY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
 """Prefect's own settings for a temporary server (prefect/server/api/server.py)."""
 
 SERVER = (
-    *("uvicorn", "--factory", "flows.prefect.application:create_app"),
+    *("uvicorn", "--factory", "cloze.flows.prefect.application:create_app"),
     *("--log-level", "error", "--lifespan", "on"),
 )
 

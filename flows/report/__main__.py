@@ -1,16 +1,16 @@
-"""Stage report: `python -P -m flows.report --config TABLE.json`.
+"""Stage report: `python -P -m cloze.flows.report --config TABLE.json`.
 
 In:  all finished artifacts of a run.
 Out: report.html, a self-contained page; summary.json, the same figures for programs.
 """
 
-from artifacts.errors import UsageError
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, put_bytes, put_json
-from flows.report.collect import collect
-from flows.report.page import render
-from flows.workspace import PAGE_NAME, SUMMARY_NAME
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, commit, put_bytes, put_json
+from cloze.flows.report.collect import collect
+from cloze.flows.report.page import render
+from cloze.flows.workspace import PAGE_NAME, SUMMARY_NAME
 
 
 def make_report(table: StageTable, options: list[str]) -> Artifact:

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
-from artifacts.results import SeedScores
-from flows.report.units import THIN, integer, percent, short
+from cloze.artifacts.results import SeedScores
+from cloze.flows.report.units import THIN, integer, percent, short
 
 VARIABLES = ("ink", "soft", "faint", "hair", "ours", "other", "quiet", "band")
 COLOURS = {name: f"#00{number:02x}fe" for number, name in enumerate(VARIABLES)}

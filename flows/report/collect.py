@@ -19,14 +19,14 @@ from itertools import accumulate, pairwise
 import numpy as np
 from pydantic import JsonValue
 
-from artifacts import filesystem
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.manifest import Manifest
-from artifacts.results import MaskedSentences, Scores
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, open_artifact
-from artifacts.summary import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.manifest import Manifest
+from cloze.artifacts.results import MaskedSentences, Scores
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.artifacts.summary import (
     Corpus,
     CorpusSplit,
     Encoder,
@@ -42,11 +42,11 @@ from artifacts.summary import (
     Summary,
     TrainingPoint,
 )
-from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
-from flows.config import ReportConfig, ReportStage, RunConfig
-from flows.external_inputs import read_model_config
-from flows.workspace import RunRecord, read_record_file
-from model.config import FAMILY_PRESETS, MODERN_PRESETS, PRESETS, SIZE_NAMES
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
+from cloze.flows.config import ReportConfig, ReportStage, RunConfig
+from cloze.flows.external_inputs import read_model_config
+from cloze.flows.workspace import RunRecord, read_record_file
+from cloze.model.config import FAMILY_PRESETS, MODERN_PRESETS, PRESETS, SIZE_NAMES
 
 SCORES = "scores.json"
 SENTENCES = "masked_sentences.json"

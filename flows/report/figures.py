@@ -6,11 +6,11 @@ Out: `{"package mlm_loss": 3.02, "tagging f1": 0.71, …}`; at most seven lines 
 
 from pydantic import ValidationError
 
-from artifacts import filesystem
-from artifacts.summary import Summary
-from flows.report import wording
-from flows.report.units import duration, memory, nats, percent
-from flows.workspace import SUMMARY_NAME, Workspace
+from cloze.artifacts import filesystem
+from cloze.artifacts.summary import Summary
+from cloze.flows.report import wording
+from cloze.flows.report.units import duration, memory, nats, percent
+from cloze.flows.workspace import SUMMARY_NAME, Workspace
 
 ROLES = ("baseline", "random", "pretrained")
 

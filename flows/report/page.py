@@ -16,10 +16,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import JsonValue
 
-from artifacts.summary import Summary
-from flows.report import plots, wording
-from flows.report.charts import Line, LineChart, line_chart
-from flows.report.units import (
+from cloze.artifacts.summary import Summary
+from cloze.flows.report import plots, wording
+from cloze.flows.report.charts import Line, LineChart, line_chart
+from cloze.flows.report.units import (
     duration,
     integer,
     memory,
@@ -96,7 +96,7 @@ def _without_none(value: JsonValue) -> JsonValue:
 def fill(template: str, **values: object) -> str:
     """The page made by one of the templates, with the style sheet, unescaped."""
     environment = Environment(
-        loader=PackageLoader("flows.report", "templates"),
+        loader=PackageLoader("cloze.flows.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -110,7 +110,7 @@ def fill(template: str, **values: object) -> str:
         around_gap=lambda sentence: sentence.partition(MASK)[::2],
         capitalize_first=lambda words_: words_[:1].upper() + words_[1:],
     )
-    style = Markup(resources.files("flows.report").joinpath(STYLE).read_text())
+    style = Markup(resources.files("cloze.flows.report").joinpath(STYLE).read_text())
     return environment.get_template(template).render(style=style, **values)
 
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from artifacts.results import Confusion, LanguageModelScore, LearningCurve, Result, TaskScore
-from artifacts.summary import (
+from cloze.artifacts.results import Confusion, LanguageModelScore, LearningCurve, Result, TaskScore
+from cloze.artifacts.summary import (
     Corpus,
     ExampleSet,
     HeldoutPoint,
@@ -26,10 +26,10 @@ from artifacts.summary import (
     Summary,
     TrainingPoint,
 )
-from flows.report import charts
-from flows.report.charts import Bar, Line, LineChart, SystemRow
-from flows.report.units import duration, integer, memory, nats, percent, scientific, short
-from flows.report.wording import (
+from cloze.flows.report import charts
+from cloze.flows.report.charts import Bar, Line, LineChart, SystemRow
+from cloze.flows.report.units import duration, integer, memory, nats, percent, scientific, short
+from cloze.flows.report.wording import (
     reference_shown,
     scores_on,
     split_name,

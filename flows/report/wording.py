@@ -6,7 +6,7 @@ Out: plain text. Verdicts follow the evaluation's own rule (artifacts/results.py
 
 import re
 
-from artifacts.results import (
+from cloze.artifacts.results import (
     GENERAL,
     MIN_SEEDS,
     UNTOUCHED,
@@ -20,8 +20,8 @@ from artifacts.results import (
     SystemScore,
     TaskScore,
 )
-from artifacts.summary import Encoder, Summary
-from flows.report.units import (
+from cloze.artifacts.summary import Encoder, Summary
+from cloze.flows.report.units import (
     MINUS,
     duration,
     integer,

@@ -16,6 +16,6 @@ RUN pip install -c constraints.txt ".[pipeline,dataflow,s3]" \
 
 USER 10001
 # compile the kernels for cleaning and tokenising once, not in every worker
-RUN python -P -c "from pipeline.text.cleaning import library as cleaning; \
-    from pipeline.tokenizer.wordpiece import library as tokenising; assert cleaning() and tokenising()"
+RUN python -P -c "from cloze.pipeline.text.cleaning import library as cleaning; \
+    from cloze.pipeline.tokenizer.wordpiece import library as tokenising; assert cleaning() and tokenising()"
 ENTRYPOINT ["/opt/apache/beam/boot"]

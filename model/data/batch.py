@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
+from cloze.artifacts.errors import UsageError
 
 # B sequences, T tokens of all sequences, M masked tokens of all sequences
 

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from artifacts.errors import UsageError
-from artifacts.rng import address
-from model.config import EncoderConfig
-from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, empty_micro_batch, packed
-from model.data.order import BatchAddress, Curriculum
-from model.data.shards import Examples, ExampleShards, Int64, Sizes
-from model.data.targets import DynamicMasking, NextToken
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.rng import address
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, empty_micro_batch, packed
+from cloze.model.data.order import BatchAddress, Curriculum
+from cloze.model.data.shards import Examples, ExampleShards, Int64, Sizes
+from cloze.model.data.targets import DynamicMasking, NextToken
 
 # N examples of a global batch
 

@@ -17,9 +17,9 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from artifacts.errors import UsageError
-from artifacts.rng import address, permutation
-from model.config import PhaseConfig
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.rng import address, permutation
+from cloze.model.config import PhaseConfig
 
 WINDOW_ROWS = 1 << 17
 

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.store import Artifact
-from artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_schema
-from model.data.batch import ragged_indices
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_schema
+from cloze.model.data.batch import ragged_indices
 
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]

@@ -7,14 +7,14 @@ Out: the examples' tokenizer, checked; `BatchSource`s.
 import numpy as np
 from numpy.typing import NDArray
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.store import Artifact
-from artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
-from model.config import PhaseConfig, PretrainStage
-from model.data.micro_batches import BatchSource, CostModel, Share
-from model.data.order import BatchAddress, Curriculum, LengthOrder
-from model.data.shards import ExampleShards
-from model.data.targets import DynamicMasking, next_token
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
+from cloze.model.config import PhaseConfig, PretrainStage
+from cloze.model.data.micro_batches import BatchSource, CostModel, Share
+from cloze.model.data.order import BatchAddress, Curriculum, LengthOrder
+from cloze.model.data.shards import ExampleShards
+from cloze.model.data.targets import DynamicMasking, next_token
 
 HELDOUT = "heldout"
 """The split used for evaluation during training."""

@@ -20,13 +20,13 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from artifacts.errors import UsageError
-from artifacts.rng import address, draw
-from artifacts.store import Artifact
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import PretrainStage
-from model.data.batch import NO_NEXT_SENTENCE, ragged_indices
-from model.data.shards import Examples, Int64, Sizes
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.rng import address, draw
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import PretrainStage
+from cloze.model.data.batch import NO_NEXT_SENTENCE, ragged_indices
+from cloze.model.data.shards import Examples, Int64, Sizes
 
 SomeSizes = TypeVar("SomeSizes", bound=Sizes)
 

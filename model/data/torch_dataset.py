@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from artifacts.store import open_artifact
-from model.config import EncoderConfig, PretrainConfig, PretrainStage
-from model.data.batch import padded
-from model.data.micro_batches import Share
-from model.data.sources import read_tokenizer, training_source
+from cloze.artifacts.store import open_artifact
+from cloze.model.config import EncoderConfig, PretrainConfig, PretrainStage
+from cloze.model.data.batch import padded
+from cloze.model.data.micro_batches import Share
+from cloze.model.data.sources import read_tokenizer, training_source
 
 IGNORED = -100
 """Label that PyTorch's cross-entropy ignores."""

@@ -10,12 +10,12 @@ adds the gradient of the residual, and bias gradients are computed in passes tha
 import torch
 from torch import Tensor, nn
 
-from model.config import EncoderConfig
-from model.encoder.operations.activation import activate_, activation, activation_gradients
-from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import Draws, Noise, draw, dropout
-from model.encoder.operations.grouped_attention import Attend, GroupedAttention
-from model.encoder.operations.products import (
+from cloze.model.config import EncoderConfig
+from cloze.model.encoder.operations.activation import activate_, activation, activation_gradients
+from cloze.model.encoder.operations.autograd import Context, apply
+from cloze.model.encoder.operations.dropout import Draws, Noise, draw, dropout
+from cloze.model.encoder.operations.grouped_attention import Attend, GroupedAttention
+from cloze.model.encoder.operations.products import (
     affine,
     bias_gradient,
     fp8_affine,
@@ -23,7 +23,7 @@ from model.encoder.operations.products import (
     transposed_products,
     weight_gradient,
 )
-from model.encoder.operations.residual import (
+from cloze.model.encoder.operations.residual import (
     layer_norm,
     residual_norm,
     residual_norm_gradients,

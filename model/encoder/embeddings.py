@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import EncoderConfig
-from model.data.batch import PackedBatch
-from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import Noise, dropout
-from model.encoder.operations.products import wide
-from model.encoder.operations.residual import LayerNorm
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import PackedBatch
+from cloze.model.encoder.operations.autograd import Context, apply
+from cloze.model.encoder.operations.dropout import Noise, dropout
+from cloze.model.encoder.operations.products import wide
+from cloze.model.encoder.operations.residual import LayerNorm
 
 # T tokens of all sequences, H width, N rows of a table, U of them in use
 

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.data.batch import NOT_PREDICTED
-from model.encoder.operations.autograd import Context
-from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import affine, product, transposed_product, wide
+from cloze.model.data.batch import NOT_PREDICTED
+from cloze.model.encoder.operations.autograd import Context
+from cloze.model.encoder.operations.native_kernels import kernels_for
+from cloze.model.encoder.operations.products import affine, product, transposed_product, wide
 
 # M masked tokens, V vocabulary, H width
 

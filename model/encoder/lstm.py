@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from model.config import EncoderConfig
-from model.data.batch import PackedBatch
-from model.encoder.operations.dropout import Noise, dropout
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import PackedBatch
+from cloze.model.encoder.operations.dropout import Noise, dropout
 
 # T tokens of all sequences, P positions among them, H width
 

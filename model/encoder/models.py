@@ -27,20 +27,20 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from artifacts.errors import UsageError
-from model.config import EncoderConfig
-from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
-from model.encoder.bert import Layer
-from model.encoder.embeddings import Embeddings
-from model.encoder.losses import PretrainingSums, hits, masked_lm_loss
-from model.encoder.lstm import BiLSTM, LstmLayer, Reading
-from model.encoder.modern import ModernLayer, PredictionHead
-from model.encoder.operations.activation import APPROXIMATION
-from model.encoder.operations.attention import BACKENDS, backend_name, layer_attention
-from model.encoder.operations.dropout import Noise, dropout, noise_from
-from model.encoder.operations.grouped_attention import Attend, attention_kernel
-from model.encoder.operations.products import wide
-from model.encoder.operations.residual import LayerNorm
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
+from cloze.model.encoder.bert import Layer
+from cloze.model.encoder.embeddings import Embeddings
+from cloze.model.encoder.losses import PretrainingSums, hits, masked_lm_loss
+from cloze.model.encoder.lstm import BiLSTM, LstmLayer, Reading
+from cloze.model.encoder.modern import ModernLayer, PredictionHead
+from cloze.model.encoder.operations.activation import APPROXIMATION
+from cloze.model.encoder.operations.attention import BACKENDS, backend_name, layer_attention
+from cloze.model.encoder.operations.dropout import Noise, dropout, noise_from
+from cloze.model.encoder.operations.grouped_attention import Attend, attention_kernel
+from cloze.model.encoder.operations.products import wide
+from cloze.model.encoder.operations.residual import LayerNorm
 
 # T tokens of all sequences, P positions among them, M of them masked, B sequences, V vocabulary,
 # H width

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import EncoderConfig
-from model.encoder.operations.activation import APPROXIMATION, activation, gated_gelu
-from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
-from model.encoder.operations.grouped_attention import Attend
-from model.encoder.operations.products import product, weight_gradient
-from model.encoder.operations.residual import (
+from cloze.model.config import EncoderConfig
+from cloze.model.encoder.operations.activation import APPROXIMATION, activation, gated_gelu
+from cloze.model.encoder.operations.autograd import Context, apply
+from cloze.model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
+from cloze.model.encoder.operations.grouped_attention import Attend
+from cloze.model.encoder.operations.products import product, weight_gradient
+from cloze.model.encoder.operations.residual import (
     LayerNorm,
     layer_norm,
     norm,

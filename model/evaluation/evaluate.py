@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from artifacts.config import parse
-from artifacts.progress import Progress
-from artifacts.results import (
+from cloze.artifacts.config import parse
+from cloze.artifacts.progress import Progress
+from cloze.artifacts.results import (
     MIN_SEEDS,
     WIN_DIFFERENCE,
     Comparison,
@@ -37,16 +37,16 @@ from artifacts.results import (
     Trials,
     standard_error,
 )
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, open_artifact, put_json
-from model.config import PRESETS, Benchmark, EncoderConfig, EvaluateStage, TrainingMachine
-from model.evaluation.language_model import evaluate_language_model
-from model.glue import IN_AVERAGE
-from model.hugging_face.model_files import read_encoder_files
-from model.training.distributed import training_device
-from model.training.start import restart_prepared, threads_per_rank
-from model.training.waiting import patient_threads
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, commit, open_artifact, put_json
+from cloze.model.config import PRESETS, Benchmark, EncoderConfig, EvaluateStage, TrainingMachine
+from cloze.model.evaluation.language_model import evaluate_language_model
+from cloze.model.glue import IN_AVERAGE
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.training.distributed import training_device
+from cloze.model.training.start import restart_prepared, threads_per_rank
+from cloze.model.training.waiting import patient_threads
 
 PRETRAINED = "pretrained"
 RANDOM = "random"

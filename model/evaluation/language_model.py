@@ -21,20 +21,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from artifacts.errors import UsageError
-from artifacts.progress import Progress
-from artifacts.results import GENERAL, Guesses, LanguageModelScore, MaskedSentence
-from artifacts.rng import address
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, open_artifact
-from artifacts.tokenizer import MASK, SubwordTokenizer
-from model.config import EvaluateStage
-from model.data.batch import NO_NEXT_SENTENCE, Example, pack, ragged_indices
-from model.data.micro_batches import pack_examples
-from model.data.shards import Examples, ExampleShards, select
-from model.data.targets import NextToken
-from model.encoder.models import PretrainingModel
-from model.evaluation.ngram import (
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import Progress
+from cloze.artifacts.results import GENERAL, Guesses, LanguageModelScore, MaskedSentence
+from cloze.artifacts.rng import address
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.artifacts.tokenizer import MASK, SubwordTokenizer
+from cloze.model.config import EvaluateStage
+from cloze.model.data.batch import NO_NEXT_SENTENCE, Example, pack, ragged_indices
+from cloze.model.data.micro_batches import pack_examples
+from cloze.model.data.shards import Examples, ExampleShards, select
+from cloze.model.data.targets import NextToken
+from cloze.model.encoder.models import PretrainingModel
+from cloze.model.evaluation.ngram import (
     NOTHING,
     TRAIN_SPLIT,
     NgramModel,
@@ -43,9 +43,9 @@ from model.evaluation.ngram import (
     token_batches,
     training_frequencies,
 )
-from model.hugging_face.model_files import EncoderFiles, read_encoder_files
-from model.tasks.features import around_masks, batches_by_length, tokens_at_once
-from model.training.health import entropy
+from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
+from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
+from cloze.model.training.health import entropy
 
 # M masked tokens, V vocabulary, N sentences
 

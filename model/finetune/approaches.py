@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.data.batch import on, ragged_indices
-from model.tasks.base import Logits, Problem
-from model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
-from model.training.precision import Rounded
+from cloze.model.data.batch import on, ragged_indices
+from cloze.model.tasks.base import Logits, Problem
+from cloze.model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
+from cloze.model.training.precision import Rounded
 
 
 class Approach(Protocol):

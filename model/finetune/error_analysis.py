@@ -11,8 +11,8 @@ from itertools import islice
 
 import numpy as np
 
-from artifacts.results import Confusion, ErrorExample
-from model.tasks.base import Gold, Prediction, Problem
+from cloze.artifacts.results import Confusion, ErrorExample
+from cloze.model.tasks.base import Gold, Prediction, Problem
 
 MOST_LABELS = 20
 SHOWN_ERRORS = 8

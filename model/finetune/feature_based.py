@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.config import FeatureConfig
-from model.data.batch import on, ragged_indices
-from model.encoder.lstm import BiLSTM
-from model.encoder.models import HEAD_DROPOUT, Encoder
-from model.encoder.operations.dropout import dropout, noise_from
-from model.tasks.base import Problem
-from model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
-from model.training.precision import rounded
+from cloze.model.config import FeatureConfig
+from cloze.model.data.batch import on, ragged_indices
+from cloze.model.encoder.lstm import BiLSTM
+from cloze.model.encoder.models import HEAD_DROPOUT, Encoder
+from cloze.model.encoder.operations.dropout import dropout, noise_from
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
+from cloze.model.training.precision import rounded
 
 # P positions of all sequences, B sequences, K layers, L + 1 states of an encoder, H width
 

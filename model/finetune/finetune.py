@@ -32,16 +32,16 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load
 
-from artifacts import filesystem
-from artifacts.config import assign, parse
-from artifacts.errors import ClozeError, IntegrityError, UsageError
-from artifacts.manifest import FileEntry
-from artifacts.progress import Progress, say
-from artifacts.results import UNTOUCHED, Baseline, TaskRecord, Trial, Trials
-from artifacts.runtime.processes import die_with_parent
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import assign, parse
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.results import UNTOUCHED, Baseline, TaskRecord, Trial, Trials
+from cloze.artifacts.runtime.processes import die_with_parent
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import (
     Artifact,
     clear_work,
     commit,
@@ -50,22 +50,28 @@ from artifacts.store import (
     put_bytes,
     put_json,
 )
-from model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
-from model.encoder.models import SentenceModel
-from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.error_analysis import mistakes, scored_split
-from model.finetune.trainer import decoded, share_batches
-from model.finetune.trials import TrialGroup, TrialPlan, TrialRunner, plan_trials, trial_record
-from model.hugging_face.layout import encoder_config
-from model.hugging_face.model_files import EncoderFiles, read_encoder_files, save_model
-from model.hugging_face.source import open_source
-from model.tasks.base import Problem
-from model.tasks.baselines import baselines
-from model.tasks.problems import load_problem, load_tables
-from model.tasks.task_table import data_notes
-from model.training.distributed import World, join_world, training_device
-from model.training.start import give_back_memory, restart_prepared, threads_per_rank
-from model.training.waiting import patient_threads
+from cloze.model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
+from cloze.model.encoder.models import SentenceModel
+from cloze.model.finetune.approaches import FineTuning, split_logits
+from cloze.model.finetune.error_analysis import mistakes, scored_split
+from cloze.model.finetune.trainer import decoded, share_batches
+from cloze.model.finetune.trials import (
+    TrialGroup,
+    TrialPlan,
+    TrialRunner,
+    plan_trials,
+    trial_record,
+)
+from cloze.model.hugging_face.layout import encoder_config
+from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files, save_model
+from cloze.model.hugging_face.source import open_source
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.baselines import baselines
+from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.tasks.task_table import data_notes
+from cloze.model.training.distributed import World, join_world, training_device
+from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
+from cloze.model.training.waiting import patient_threads
 
 DEFAULT_TOKEN_BUDGET = 16384
 """Tokens per micro-batch."""

@@ -25,18 +25,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from artifacts.errors import ClozeError
-from artifacts.results import EpochRecord
-from artifacts.rng import address, permutation
-from model.config import FinetuneConfig, OptimizerConfig, TaskConfig, TrainingMachine
-from model.data.batch import PackedBatch
-from model.finetune.approaches import Approach, FineTuning, split_logits
-from model.tasks.base import Logits, Prediction, Problem
-from model.tasks.features import Places, cut_by_budget
-from model.training.distributed import World
-from model.training.engine import Engine
-from model.training.optimizer import AdamW, build_optimizer, clip, learning_rate
-from model.training.start import give_back_memory
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.results import EpochRecord
+from cloze.artifacts.rng import address, permutation
+from cloze.model.config import FinetuneConfig, OptimizerConfig, TaskConfig, TrainingMachine
+from cloze.model.data.batch import PackedBatch
+from cloze.model.finetune.approaches import Approach, FineTuning, split_logits
+from cloze.model.tasks.base import Logits, Prediction, Problem
+from cloze.model.tasks.features import Places, cut_by_budget
+from cloze.model.training.distributed import World
+from cloze.model.training.engine import Engine
+from cloze.model.training.optimizer import AdamW, build_optimizer, clip, learning_rate
+from cloze.model.training.start import give_back_memory
 
 SEED_BITS = 62
 MICRO_BATCHES = 1 << 12

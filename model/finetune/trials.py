@@ -13,19 +13,19 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from artifacts import filesystem
-from artifacts.errors import IntegrityError
-from artifacts.manifest import FileEntry
-from artifacts.progress import say
-from artifacts.results import TaskRecord, Trial
-from artifacts.rng import address
-from artifacts.store import WORK, finished_file, put_bytes, put_json
-from model.config import FeatureConfig, FinetuneConfig, GridConfig, TaskConfig
-from model.encoder.models import SentenceModel, TaskModel
-from model.finetune.approaches import Approach, FineTuning
-from model.finetune.error_analysis import confusion, errors, scored_split
-from model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
-from model.finetune.trainer import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.progress import say
+from cloze.artifacts.results import TaskRecord, Trial
+from cloze.artifacts.rng import address
+from cloze.artifacts.store import WORK, finished_file, put_bytes, put_json
+from cloze.model.config import FeatureConfig, FinetuneConfig, GridConfig, TaskConfig
+from cloze.model.encoder.models import SentenceModel, TaskModel
+from cloze.model.finetune.approaches import Approach, FineTuning
+from cloze.model.finetune.error_analysis import confusion, errors, scored_split
+from cloze.model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
+from cloze.model.finetune.trainer import (
     Advance,
     LocalOptimizer,
     MakeOptimizer,
@@ -34,8 +34,8 @@ from model.finetune.trainer import (
     TrialResult,
     missed_decay,
 )
-from model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
-from model.tasks.base import Problem
+from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
+from cloze.model.tasks.base import Problem
 
 Weights = dict[str, Tensor]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 from torch import Tensor
 
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import SIZE_NAMES, EncoderConfig, Family, Objective
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import SIZE_NAMES, EncoderConfig, Family, Objective
 
 MODERN_TYPE = "modernbert"
 

@@ -20,13 +20,13 @@ from pydantic import JsonValue
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from artifacts.config import GrownConfig, parse
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.manifest import FileEntry, Manifest
-from artifacts.store import put_bytes, put_json
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import EncoderConfig, Family, Objective, TaskConfig
-from model.encoder.models import (
+from cloze.artifacts.config import GrownConfig, parse
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.manifest import FileEntry, Manifest
+from cloze.artifacts.store import put_bytes, put_json
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import EncoderConfig, Family, Objective, TaskConfig
+from cloze.model.encoder.models import (
     Encoder,
     PretrainingModel,
     SentenceModel,
@@ -34,7 +34,7 @@ from model.encoder.models import (
     initialise_parameter,
     shapes_alone,
 )
-from model.hugging_face.layout import (
+from cloze.model.hugging_face.layout import (
     LAYOUTS,
     Layout,
     from_hugging_face,
@@ -42,7 +42,7 @@ from model.hugging_face.layout import (
     special_ids,
     to_hugging_face,
 )
-from model.hugging_face.source import (
+from cloze.model.hugging_face.source import (
     CONFIG,
     SentenceModules,
     Source,
@@ -52,8 +52,8 @@ from model.hugging_face.source import (
     read_tokenizer,
     read_weights,
 )
-from model.tasks.base import Problem
-from model.tasks.features import Places
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.features import Places
 
 CARD = "README.md"
 ENCODER_PREFIX = "encoder."

@@ -22,19 +22,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from artifacts import filesystem
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.progress import say
-from artifacts.store import Artifact, open_artifact
-from artifacts.tokenizer import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.manifest import MANIFEST_NAME, Manifest
+from cloze.artifacts.progress import say
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.artifacts.tokenizer import (
     SubwordTokenizer,
     WordPieceTokenizer,
     read_tokenizer_json,
     read_vocab_txt,
 )
-from model.config import EncoderConfig
-from model.hugging_face.layout import Layout, encoder_config
+from cloze.model.config import EncoderConfig
+from cloze.model.hugging_face.layout import Layout, encoder_config
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"

@@ -20,17 +20,17 @@ from typing import TypeGuard
 from pydantic import JsonValue
 from safetensors.torch import save
 
-from artifacts import filesystem
-from artifacts.errors import UsageError
-from artifacts.manifest import MANIFEST_NAME, Manifest
-from artifacts.results import Trial, Trials
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, Store, commit, open_artifact, put_bytes
-from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer
-from model.config import EncoderConfig, Family
-from model.encoder.models import SentenceModel, TaskModel
-from model.hugging_face.layout import hugging_face_config, special_ids
-from model.hugging_face.model_files import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.manifest import MANIFEST_NAME, Manifest
+from cloze.artifacts.results import Trial, Trials
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, Store, commit, open_artifact, put_bytes
+from cloze.artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK, SubwordTokenizer
+from cloze.model.config import EncoderConfig, Family
+from cloze.model.encoder.models import SentenceModel, TaskModel
+from cloze.model.hugging_face.layout import hugging_face_config, special_ids
+from cloze.model.hugging_face.model_files import (
     CARD,
     EncoderFiles,
     SavedTask,
@@ -38,7 +38,7 @@ from model.hugging_face.model_files import (
     read_model,
     saved_source,
 )
-from model.hugging_face.source import artifact_source
+from cloze.model.hugging_face.source import artifact_source
 
 IMPORT = "import"
 IMPORT_FORMAT_VERSION = 1

@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
-from model.config import EncoderConfig
-from model.data.batch import Example, pack
-from model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
-from model.hugging_face.model_files import read_encoder_files
-from model.hugging_face.source import MODULES, SentenceModules, open_source
-from model.tasks.features import around_masks, batches_by_length, tokens_at_once
-from model.training.precision import Precision, placed
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example, pack
+from cloze.model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.hugging_face.source import MODULES, SentenceModules, open_source
+from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
+from cloze.model.training.precision import Precision, placed
 
 WINDOW = 2048
 """Number of texts tokenised and sorted at once."""

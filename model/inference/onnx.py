@@ -33,12 +33,12 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from artifacts.rng import address
-from artifacts.tokenizer import SubwordTokenizer, well_formed
-from model.data.batch import Example, PackedBatch, pack, padded
-from model.hugging_face.model_files import BILSTM
-from model.hugging_face.source import (
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.rng import address
+from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
+from cloze.model.data.batch import Example, PackedBatch, pack, padded
+from cloze.model.hugging_face.model_files import BILSTM
+from cloze.model.hugging_face.source import (
     CONFIG,
     MODULES,
     SentenceModules,
@@ -46,9 +46,9 @@ from model.hugging_face.source import (
     read_sentence_modules,
     read_shape,
 )
-from model.inference.predict import load_predictor
-from model.tasks.features import batches_by_length, encode
-from model.tasks.retrieval import best_passages, measure_ranking
+from cloze.model.inference.predict import load_predictor
+from cloze.model.tasks.features import batches_by_length, encode
+from cloze.model.tasks.retrieval import best_passages, measure_ranking
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width
 

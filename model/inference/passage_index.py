@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from artifacts import filesystem
-from artifacts.errors import UsageError
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import UsageError
 
 if TYPE_CHECKING:
     from usearch.index import Index

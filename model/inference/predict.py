@@ -20,17 +20,17 @@ import numpy as np
 from pydantic import JsonValue
 from torch import nn
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer
-from model.encoder.models import SentenceModel
-from model.finetune.approaches import FineTuning, split_logits
-from model.hugging_face.model_files import SavedTask, read_model, saved_source
-from model.hugging_face.source import open_source
-from model.tasks.classification import Classification
-from model.tasks.problems import load_problem, read_split, wanted_columns
-from model.tasks.tagging import Tagging, entities
-from model.tasks.task_table import TaskTable, select
-from model.training.precision import placed
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.encoder.models import SentenceModel
+from cloze.model.finetune.approaches import FineTuning, split_logits
+from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
+from cloze.model.hugging_face.source import open_source
+from cloze.model.tasks.classification import Classification
+from cloze.model.tasks.problems import load_problem, read_split, wanted_columns
+from cloze.model.tasks.tagging import Tagging, entities
+from cloze.model.tasks.task_table import TaskTable, select
+from cloze.model.training.precision import placed
 
 WINDOW = 2048
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")

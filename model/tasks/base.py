@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import TaskConfig
-from model.data.batch import ragged_indices
-from model.tasks.features import Places, Ragged, Sequences
-from model.tasks.task_table import TaskTable
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import TaskConfig
+from cloze.model.data.batch import ragged_indices
+from cloze.model.tasks.features import Places, Ragged, Sequences
+from cloze.model.tasks.task_table import TaskTable
 
 Logits = NDArray[np.float32]
 

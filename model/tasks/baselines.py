@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from artifacts.results import Baseline
-from model.tasks.base import Prediction, Problem
-from model.tasks.retrieval import DEPTH, RetrievalTexts
-from model.tasks.task_table import TaskTable
+from cloze.artifacts.results import Baseline
+from cloze.model.tasks.base import Prediction, Problem
+from cloze.model.tasks.retrieval import DEPTH, RetrievalTexts
+from cloze.model.tasks.task_table import TaskTable
 
 Tables = Mapping[str, TaskTable]
 Predict = Callable[[TaskTable], list[Prediction]]

@@ -24,14 +24,14 @@ from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import TaskConfig
-from model.data.batch import on
-from model.glue import submission_name
-from model.tasks.base import Gold, Logits, Prediction, Problem
-from model.tasks.features import Places, encode
-from model.tasks.task_table import TaskTable
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import TaskConfig
+from cloze.model.data.batch import on
+from cloze.model.glue import submission_name
+from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
+from cloze.model.tasks.features import Places, encode
+from cloze.model.tasks.task_table import TaskTable
 
 Values = NDArray[np.generic]
 """Label indices or scores [rows], or label indicators [rows, labels]."""

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from artifacts.tokenizer import SubwordTokenizer
-from model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on, ragged_indices
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on, ragged_indices
 
 CPU_TOKENS = 2048
 GPU_TOKENS = 65_536

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer, well_formed
-from model.data.batch import on
-from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
-from model.tasks.classification import measure
-from model.tasks.features import Places, by_group, encode, offsets_of
-from model.tasks.task_table import TaskTable
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
+from cloze.model.data.batch import on
+from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
+from cloze.model.tasks.classification import measure
+from cloze.model.tasks.features import Places, by_group, encode, offsets_of
+from cloze.model.tasks.task_table import TaskTable
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))
 

@@ -11,19 +11,24 @@ from itertools import chain
 
 import numpy as np
 
-from artifacts import filesystem
-from artifacts.errors import UsageError
-from artifacts.rng import address, permutation
-from artifacts.store import Artifact
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import TaskConfig
-from model.tasks.base import Problem
-from model.tasks.classification import Classification, MultiLabel, PairClassification, Regression
-from model.tasks.multiple_choice import MultipleChoice
-from model.tasks.retrieval import Retrieval
-from model.tasks.span import Spans
-from model.tasks.tagging import Tagging
-from model.tasks.task_table import TaskTable, Wanted, read_table
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.rng import address, permutation
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import TaskConfig
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.classification import (
+    Classification,
+    MultiLabel,
+    PairClassification,
+    Regression,
+)
+from cloze.model.tasks.multiple_choice import MultipleChoice
+from cloze.model.tasks.retrieval import Retrieval
+from cloze.model.tasks.span import Spans
+from cloze.model.tasks.tagging import Tagging
+from cloze.model.tasks.task_table import TaskTable, Wanted, read_table
 
 FAMILIES: Mapping[str, type[Problem]] = {
     "classification": Classification,

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer, well_formed
-from model.data.batch import on
-from model.tasks.base import Gold, GroupedProblem, Logits, Prediction
-from model.tasks.features import Places, encode, offsets_of
-from model.tasks.task_table import TaskTable
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
+from cloze.model.data.batch import on
+from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
+from cloze.model.tasks.features import Places, encode, offsets_of
+from cloze.model.tasks.task_table import TaskTable
 
 Hits = NDArray[np.bool_]
 

@@ -21,12 +21,12 @@ from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import TaskConfig
-from model.data.batch import on, ragged_indices
-from model.tasks.base import Gold, Logits, Prediction, Problem
-from model.tasks.features import (
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import TaskConfig
+from cloze.model.data.batch import on, ragged_indices
+from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
+from cloze.model.tasks.features import (
     Places,
     Ragged,
     Sequences,
@@ -36,7 +36,7 @@ from model.tasks.features import (
     ragged,
     tokenize,
 )
-from model.tasks.squad import (
+from cloze.model.tasks.squad import (
     best_null_threshold,
     by_answerability,
     f1_v2,
@@ -45,7 +45,7 @@ from model.tasks.squad import (
     score_v1,
     score_v2,
 )
-from model.tasks.task_table import TaskTable
+from cloze.model.tasks.task_table import TaskTable
 
 SHOWN_PLACES = 3
 

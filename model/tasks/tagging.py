@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import SubwordTokenizer, well_formed
-from model.data.batch import on, ragged_indices
-from model.tasks.base import Gold, Logits, Prediction, Problem
-from model.tasks.classification import measure
-from model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, tokenize
-from model.tasks.task_table import TaskTable
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
+from cloze.model.data.batch import on, ragged_indices
+from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
+from cloze.model.tasks.classification import measure
+from cloze.model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, tokenize
+from cloze.model.tasks.task_table import TaskTable
 
 Entity = tuple[int, int, str]
 """First word, last word, type."""

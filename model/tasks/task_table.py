@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import JsonValue
 
-from artifacts import filesystem
-from artifacts.errors import UsageError
-from artifacts.tokenizer import well_formed
-from model.config import DATASETS_PREFIX
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import well_formed
+from cloze.model.config import DATASETS_PREFIX
 
 Row = Mapping[str, JsonValue]
 

@@ -33,13 +33,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from artifacts.config import flat
-from artifacts.digests import digest_of_file
-from artifacts.errors import ClozeError, UsageError
-from artifacts.filesystem import flush
-from artifacts.progress import say
-from model.training.distributed import World
-from model.training.telemetry import CurveState
+from cloze.artifacts.config import flat
+from cloze.artifacts.digests import digest_of_file
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.filesystem import flush
+from cloze.artifacts.progress import say
+from cloze.model.training.distributed import World
+from cloze.model.training.telemetry import CurveState
 
 _NAME = re.compile(r"step-(\d{8,})")
 _TEMPORARY = ".tmp-"

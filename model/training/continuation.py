@@ -8,8 +8,8 @@ The key of an artifact covers everything it was made from. The continued run the
 new artifact with the finished one among its inputs, not the artifact of a longer uninterrupted run.
 With a decay, it could not be the same: every learning rate depends on the total number of steps,
 and the finished run has decayed to 0, so the schedule continues differently
-(`model.training.optimizer.learning_rate`). After a constant rate, the further steps are those of
-the longer run. Data order, dropout, moments and the curve continue as in a single run.
+(`cloze.model.training.optimizer.learning_rate`). After a constant rate, the further steps are those
+of the longer run. Data order, dropout, moments and the curve continue as in a single run.
 
 Records are verified like content but are not part of the artifact's digest, so keeping them changes
 no key. Weights are not stored twice: the artifact holds the fp32 masters.
@@ -22,16 +22,16 @@ from pathlib import Path
 from pydantic import JsonValue
 from safetensors.torch import load_file
 
-from artifacts.config import JsonObject, parse
-from artifacts.errors import UsageError
-from artifacts.manifest import FileEntry, Manifest
-from artifacts.progress import say
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, open_input, put_bytes
-from model.config import OptimizerConfig
-from model.hugging_face.layout import from_hugging_face
-from model.training.checkpoints import ParameterState, RunState, SavedRun, differences
-from model.training.distributed import World
+from cloze.artifacts.config import JsonObject, parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.manifest import FileEntry, Manifest
+from cloze.artifacts.progress import say
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, open_input, put_bytes
+from cloze.model.config import OptimizerConfig
+from cloze.model.hugging_face.layout import from_hugging_face
+from cloze.model.training.checkpoints import ParameterState, RunState, SavedRun, differences
+from cloze.model.training.distributed import World
 
 CONTINUED = "continued"
 """Role of the finished run's artifact among the inputs."""

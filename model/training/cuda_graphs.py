@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from artifacts.errors import UsageError
-from model.config import PretrainStage, TrainingMachine
-from model.data.batch import PackedBatch, Shape
-from model.encoder.losses import PretrainingSums
-from model.encoder.operations.attention import backend_name
-from model.encoder.operations.dropout import DeviceNoise
-from model.training.distributed import World
-from model.training.engine import Engine
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.data.batch import PackedBatch, Shape
+from cloze.model.encoder.losses import PretrainingSums
+from cloze.model.encoder.operations.attention import backend_name
+from cloze.model.encoder.operations.dropout import DeviceNoise
+from cloze.model.training.distributed import World
+from cloze.model.training.engine import Engine
 
 MOST_GRAPHS = 32
 """Maximum number of shapes with a graph; runs that benefit have a dozen (docs/training.md)."""

@@ -19,9 +19,9 @@ from torch import Tensor, distributed
 from torch.distributed import HashStore, Store, TCPStore, Work  # type: ignore[attr-defined]  # there
 from torch.nn import Parameter
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.progress import say
-from model.hardware import DRIVER
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.progress import say
+from cloze.model.hardware import DRIVER
 
 BUCKET_BYTES = 25 << 20
 """Bucket size, as in torch's DistributedDataParallel: large enough for full bandwidth, small enough

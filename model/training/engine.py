@@ -22,15 +22,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import UsageError
-from model.config import MEASURING, OptimizerConfig, TrainingMachine
-from model.data.batch import PackedBatch, empty_micro_batch
-from model.encoder.losses import PretrainingSums
-from model.encoder.operations.dropout import Noise
-from model.training.checkpoints import PARTS, ParameterState
-from model.training.distributed import GradientBuckets, World, gradient_buckets
-from model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip
-from model.training.precision import Rounded
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import MEASURING, OptimizerConfig, TrainingMachine
+from cloze.model.data.batch import PackedBatch, empty_micro_batch
+from cloze.model.encoder.losses import PretrainingSums
+from cloze.model.encoder.operations.dropout import Noise
+from cloze.model.training.checkpoints import PARTS, ParameterState
+from cloze.model.training.distributed import GradientBuckets, World, gradient_buckets
+from cloze.model.training.optimizer import AdamW, Lamb, Slices, build_optimizer, clip
+from cloze.model.training.precision import Rounded
 
 # DeepSpeed calls collectives by names that torch 2.13 deprecates; users cannot do anything about
 # it.

@@ -22,9 +22,9 @@ from types import FrameType
 import numpy as np
 from numpy.typing import NDArray
 
-from artifacts.progress import say
-from model.training.checkpoints import FaultHook, no_fault
-from model.training.telemetry import StepRecord
+from cloze.artifacts.progress import say
+from cloze.model.training.checkpoints import FaultHook, no_fault
+from cloze.model.training.telemetry import StepRecord
 
 SILENCE = 500
 """Minimum number of steps between two warnings of the same kind."""

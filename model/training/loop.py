@@ -13,22 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from artifacts.errors import ClozeError
-from artifacts.progress import say
-from artifacts.rng import address
-from artifacts.runtime.program import Terminated
-from model.config import PretrainStage, TrainingMachine
-from model.data.batch import PackedBatch
-from model.data.micro_batches import BatchSource, StepBatch, on_device, prefetch
-from model.encoder.losses import PretrainingSums
-from model.training.checkpoints import Checkpoints, Identity, RunState
-from model.training.continuation import Continuation
-from model.training.cuda_graphs import StepGraphs
-from model.training.distributed import World
-from model.training.engine import Engine
-from model.training.health import Alarms, Stop, Watchdog
-from model.training.optimizer import learning_rate
-from model.training.telemetry import Curve, StepRecord, Telemetry
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.progress import say
+from cloze.artifacts.rng import address
+from cloze.artifacts.runtime.program import Terminated
+from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.data.batch import PackedBatch
+from cloze.model.data.micro_batches import BatchSource, StepBatch, on_device, prefetch
+from cloze.model.encoder.losses import PretrainingSums
+from cloze.model.training.checkpoints import Checkpoints, Identity, RunState
+from cloze.model.training.continuation import Continuation
+from cloze.model.training.cuda_graphs import StepGraphs
+from cloze.model.training.distributed import World
+from cloze.model.training.engine import Engine
+from cloze.model.training.health import Alarms, Stop, Watchdog
+from cloze.model.training.optimizer import learning_rate
+from cloze.model.training.telemetry import Curve, StepRecord, Telemetry
 
 
 def mean_scores(sums: Sequence[float], *, masked: int, labelled: int) -> dict[str, float]:

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from artifacts.errors import UsageError
-from model.config import OptimizerConfig
-from model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
-from model.encoder.operations.products import TILE, product
-from model.training.distributed import World
-from model.training.precision import Kept, Rounded
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import OptimizerConfig
+from cloze.model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
+from cloze.model.encoder.operations.products import TILE, product
+from cloze.model.training.distributed import World
+from cloze.model.training.precision import Kept, Rounded
 
 ParameterGroup = dict[str, Any]
 """A parameter group in torch's format: `params` and their settings."""

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from artifacts.errors import UsageError
-from model.encoder.operations.autograd import apply
+from cloze.artifacts.errors import UsageError
+from cloze.model.encoder.operations.autograd import apply
 
 M = TypeVar("M", bound=nn.Module)
 

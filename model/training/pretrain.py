@@ -1,7 +1,7 @@
 """The stage examples → encoder, as a program.
 
-In:  a stage table (`python -P -m model.training.pretrain --config TABLE`, or the same module under
-     DeepSpeed's launcher).
+In:  a stage table (`python -P -m cloze.model.training.pretrain --config TABLE`, or the same module
+     under DeepSpeed's launcher).
 Out: the artifact `pretrain`: weights with Hugging Face's names, config.json, the tokenizer, the
      loss curve; or a checkpoint from which the same command resumes.
 """
@@ -18,24 +18,29 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from artifacts import filesystem
-from artifacts.config import parse
-from artifacts.errors import UsageError
-from artifacts.progress import say
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
-from artifacts.tokenizer import SubwordTokenizer
-from model.config import EncoderConfig, PretrainStage, TrainingMachine
-from model.data.micro_batches import Share
-from model.data.sources import heldout_sources, masked_token_counts, read_tokenizer, training_source
-from model.encoder.models import Encoder, PretrainingModel
-from model.encoder.operations.attention import backend_name
-from model.encoder.operations.products import matrix_rate
-from model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
-from model.hugging_face.model_files import EncoderFiles, read_encoder_files
-from model.hugging_face.source import refuse_another_shape
-from model.training.checkpoints import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine
+from cloze.model.data.micro_batches import Share
+from cloze.model.data.sources import (
+    heldout_sources,
+    masked_token_counts,
+    read_tokenizer,
+    training_source,
+)
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.operations.attention import backend_name
+from cloze.model.encoder.operations.products import matrix_rate
+from cloze.model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
+from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
+from cloze.model.hugging_face.source import refuse_another_shape
+from cloze.model.training.checkpoints import (
     Checkpoints,
     FaultHook,
     Identity,
@@ -44,16 +49,16 @@ from model.training.checkpoints import (
     no_fault,
     resume,
 )
-from model.training.continuation import continuation_of, finished_state, keep_final_state
-from model.training.cuda_graphs import StepGraphs, require_graphs
-from model.training.distributed import World, join_world
-from model.training.engine import Engine
-from model.training.health import Alarms, Stop, Watchdog, entropy
-from model.training.loop import Trainer
-from model.training.precision import require_fp8
-from model.training.start import restart_prepared, threads_per_rank
-from model.training.telemetry import Curve, Telemetry, metrics_log, start_trackers
-from model.training.waiting import patient_threads
+from cloze.model.training.continuation import continuation_of, finished_state, keep_final_state
+from cloze.model.training.cuda_graphs import StepGraphs, require_graphs
+from cloze.model.training.distributed import World, join_world
+from cloze.model.training.engine import Engine
+from cloze.model.training.health import Alarms, Stop, Watchdog, entropy
+from cloze.model.training.loop import Trainer
+from cloze.model.training.precision import require_fp8
+from cloze.model.training.start import restart_prepared, threads_per_rank
+from cloze.model.training.telemetry import Curve, Telemetry, metrics_log, start_trackers
+from cloze.model.training.waiting import patient_threads
 
 CPU_TOKEN_BUDGET, LARGE_CPU_TOKEN_BUDGET = 8192, 4096
 """Tokens per micro-batch for encoders up to `SMALL`, and for larger ones, whose activations would

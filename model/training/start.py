@@ -1,6 +1,6 @@
 """How a training process starts: its environment and its command line.
 
-    python -P -m model.training.start model.training.pretrain --config TABLE
+    python -P -m cloze.model.training.start model.training.pretrain --config TABLE
 
 In:  `TrainingMachine`, the program's module, the path of the stage table.
 Out: environment variables and an argv; as a program, the process becomes the module's program, with
@@ -21,16 +21,17 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from artifacts.config import parse
-from artifacts.errors import ClozeError
-from artifacts.progress import say
-from artifacts.stage import read_stage_table
-from model.config import TrainingMachine
-from model.hardware import DRIVER
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.progress import say
+from cloze.artifacts.stage import read_stage_table
+from cloze.model.config import TrainingMachine
+from cloze.model.hardware import DRIVER
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "300000"}
-"""libgomp's threads spin for some milliseconds before they sleep, unless `model.training.waiting`
-disables it. Other OpenMP runtimes support only the first variable and let threads sleep."""
+"""libgomp's threads spin for some milliseconds before they sleep, unless
+`cloze.model.training.waiting` disables it. Other OpenMP runtimes support only the first variable
+and let threads sleep."""
 
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
@@ -42,9 +43,9 @@ ALLOCATOR = {
 
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "16"}
 """Number of matrix products for which oneDNN, and torch's layer above it, cache generated code. The
-shapes of the ladder (`model.data.batch`) fit; with 64, oneDNN regenerated most products of every
-step, and a small encoder trained at a third of its speed. torch's layer caches them a second time,
-to no benefit."""
+shapes of the ladder (`cloze.model.data.batch`) fit; with 64, oneDNN regenerated most products of
+every step, and a small encoder trained at a third of its speed. torch's layer caches them a second
+time, to no benefit."""
 
 CUDA_ALLOCATOR = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 """Growable GPU memory segments: token counts vary from batch to batch, so fixed-size blocks would

@@ -1,6 +1,6 @@
 """Starts the ranks of a training program, and restarts them when they die.
 
-    python -P -m model.training.supervisor model.training.pretrain --config TABLE --max-restarts 3
+    python -P -m cloze.model.training.supervisor model.training.pretrain --config TABLE --max-restarts 3
 
 In:  the program's module, its stage table; further options are passed to DeepSpeed's launcher.
 Out: the program's standard output and exit code.
@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from artifacts.errors import ClozeError
-from artifacts.progress import say
-from artifacts.runtime.processes import start
-from model.training.start import machine_of, training_command, training_environment
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.processes import start
+from cloze.model.training.start import machine_of, training_command, training_environment
 
 FINAL = (0, 2, 130, 143)
 """Exit codes that are not retried: success, usage error, interrupted, terminated."""

@@ -28,11 +28,11 @@ from typing import IO, NamedTuple, TypedDict
 import torch
 from pydantic import JsonValue
 
-from artifacts.config import flat
-from artifacts.errors import ClozeError, UsageError
-from artifacts.progress import clock, say
-from artifacts.stage import StageTable
-from model.config import TrainingMachine
+from cloze.artifacts.config import flat
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.progress import clock, say
+from cloze.artifacts.stage import StageTable
+from cloze.model.config import TrainingMachine
 
 CURVE_POINTS = 2000
 """Maximum number of points; in longer runs each is a mean over several steps."""

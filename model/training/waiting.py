@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from artifacts.progress import say
+from cloze.artifacts.progress import say
 
 INTERVAL = 0.5
 """Seconds between two samples of processor time."""

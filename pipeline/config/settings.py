@@ -9,20 +9,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from artifacts.config import Config, GrownConfig, StageConfig
+from cloze.artifacts.config import Config, GrownConfig, StageConfig
 
 LineBreak = Literal["sentence", "paragraph", "detect"]
 
 READERS = {
     "docstrings": "cloze.demo.docstrings:DOCSTRINGS",
-    "text": "pipeline.readers.text:TEXT",
-    "blank_line_text": "pipeline.readers.text:BLANK_LINE_TEXT",
-    "sentence_lines": "pipeline.readers.text:SENTENCE_LINES",
-    "jsonl": "pipeline.readers.records:JSONL",
-    "parquet": "pipeline.readers.records:PARQUET",
-    "arrow": "pipeline.readers.records:ARROW",
-    "wikiextractor": "pipeline.readers.wikipedia:WIKIEXTRACTOR",
-    "mediawiki": "pipeline.readers.wikipedia:MEDIAWIKI",
+    "text": "cloze.pipeline.readers.text:TEXT",
+    "blank_line_text": "cloze.pipeline.readers.text:BLANK_LINE_TEXT",
+    "sentence_lines": "cloze.pipeline.readers.text:SENTENCE_LINES",
+    "jsonl": "cloze.pipeline.readers.records:JSONL",
+    "parquet": "cloze.pipeline.readers.records:PARQUET",
+    "arrow": "cloze.pipeline.readers.records:ARROW",
+    "wikiextractor": "cloze.pipeline.readers.wikipedia:WIKIEXTRACTOR",
+    "mediawiki": "cloze.pipeline.readers.wikipedia:MEDIAWIKI",
 }
 """The readers by their name in a configuration: `module:name`, imported on first use. To add a
 format, write a `Reader` in a module of its own and name it here."""
@@ -349,7 +349,7 @@ class DedupStage(StageConfig):
     """corpus files → a list of documents to drop."""
 
     stage: ClassVar[str] = "dedup"
-    program: ClassVar[str] = "pipeline.dedup"
+    program: ClassVar[str] = "cloze.pipeline.dedup"
     format_version: ClassVar[int] = 3
 
     seed: int
@@ -366,7 +366,7 @@ class VocabularyStage(StageConfig):
     """corpus files → a WordPiece tokenizer."""
 
     stage: ClassVar[str] = "vocabulary"
-    program: ClassVar[str] = "pipeline.vocabulary"
+    program: ClassVar[str] = "cloze.pipeline.vocabulary"
     format_version: ClassVar[int] = 6
 
     seed: int
@@ -383,7 +383,7 @@ class TokensStage(StageConfig):
     """corpus files → cleaned, deduplicated, bucketed documents as token ids."""
 
     stage: ClassVar[str] = "tokens"
-    program: ClassVar[str] = "pipeline.tokens"
+    program: ClassVar[str] = "cloze.pipeline.tokens"
     format_version: ClassVar[int] = 6
 
     seed: int
@@ -398,7 +398,7 @@ class ExamplesStage(StageConfig):
     """tokens → masked MLM/NSP examples."""
 
     stage: ClassVar[str] = "examples"
-    program: ClassVar[str] = "pipeline.examples"
+    program: ClassVar[str] = "cloze.pipeline.examples"
 
     seed: int
     """The run's seed: with document and copy, it determines pairs, masks and order."""
@@ -423,7 +423,7 @@ class PairsStage(StageConfig):
     """corpus files → query and text pairs."""
 
     stage: ClassVar[str] = "pairs"
-    program: ClassVar[str] = "pipeline.pairs"
+    program: ClassVar[str] = "cloze.pipeline.pairs"
 
     seed: int
     """The run's seed: it draws the pairs and the held-out ones."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets
-from artifacts.rng import below, draw, high_half, low_half
-from pipeline.config.settings import MaskingConfig
+from cloze.artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets
+from cloze.artifacts.rng import below, draw, high_half, low_half
+from cloze.pipeline.config.settings import MaskingConfig
 
 # N examples, M masked tokens of all examples, K most masked tokens in one example, T text tokens of
 # all examples, W words of all examples, V word-pieces

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from artifacts.arrays import (
+from cloze.artifacts.arrays import (
     Int64s,
     Mask,
     TokenIds,
@@ -34,8 +34,16 @@ from artifacts.arrays import (
     list_values,
     offsets,
 )
-from artifacts.errors import IntegrityError
-from artifacts.rng import below, coin_flips, document_streams, draw, happens, high_half, low_half
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.rng import (
+    below,
+    coin_flips,
+    document_streams,
+    draw,
+    happens,
+    high_half,
+    low_half,
+)
 
 # D documents, S sentences, T tokens, N examples
 SecondSegment = Literal["next_sentence", "sentence_order", "none"]

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import JsonValue
 
-from artifacts.arrays import Int64s, list_lengths, list_values
-from artifacts.manifest import FileEntry
-from pipeline.mlm.masking import Masks
-from pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT
+from cloze.artifacts.arrays import Int64s, list_lengths, list_values
+from cloze.artifacts.manifest import FileEntry
+from cloze.pipeline.mlm.masking import Masks
+from cloze.pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT
 
 HISTOGRAM_BINS = 32
 

@@ -29,8 +29,8 @@ from typing import IO
 import zstandard
 from charset_normalizer import from_bytes
 
-from artifacts.errors import IntegrityError, NotText, UsageError
-from artifacts.filesystem import open_to_read
+from cloze.artifacts.errors import IntegrityError, NotText, UsageError
+from cloze.artifacts.filesystem import open_to_read
 
 READ_BYTES = 1 << 20
 """Bytes read at a time, and the limit on the output of one decompression call."""

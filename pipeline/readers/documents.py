@@ -18,11 +18,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from artifacts.arrays import Bytes, Offsets, concatenated
-from artifacts.errors import UsageError
-from artifacts.filesystem import InputFile, find_files
-from pipeline.config.settings import LineBreak, SourceConfig
-from pipeline.readers.compression import can_be_cut, stream
+from cloze.artifacts.arrays import Bytes, Offsets, concatenated
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import InputFile, find_files
+from cloze.pipeline.config.settings import LineBreak, SourceConfig
+from cloze.pipeline.readers.compression import can_be_cut, stream
 
 MEGABYTE = 1e6
 """The unit of progress."""

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 
-from artifacts import filesystem
-from artifacts.digests import digest_of
-from artifacts.errors import IntegrityError
-from artifacts.filesystem import InputFile
-from artifacts.store import FINISHED, WORK
-from pipeline.config.settings import READERS, CorpusConfig
-from pipeline.readers.compression import COMPRESSED_SUFFIXES
-from pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader, grouped
+from cloze.artifacts import filesystem
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.filesystem import InputFile
+from cloze.artifacts.store import FINISHED, WORK
+from cloze.pipeline.config.settings import READERS, CorpusConfig
+from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES
+from cloze.pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader, grouped
 
 MAX_SHARD_BYTES = 8 * BLOCK_BYTES
 """A worker holds the tokens of this much text, about half as many bytes, until it writes a run."""

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from artifacts.arrays import Offsets
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.filesystem import open_to_read
-from pipeline.config.settings import SourceConfig
-from pipeline.readers.compression import require_plausible_size
-from pipeline.readers.documents import DocumentBlock, Piece, Reader, pack, scan
+from cloze.artifacts.arrays import Offsets
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.filesystem import open_to_read
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.compression import require_plausible_size
+from cloze.pipeline.readers.documents import DocumentBlock, Piece, Reader, pack, scan
 
 ROWS_AT_A_TIME = 8192
 

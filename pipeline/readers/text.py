@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from artifacts.arrays import Offsets
-from pipeline.config.settings import SourceConfig
-from pipeline.readers.documents import DocumentBlock, Piece, Reader, scan
+from cloze.artifacts.arrays import Offsets
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.documents import DocumentBlock, Piece, Reader, scan
 
 _LINE_FEED, _SPACE = 0x0A, 0x20
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from artifacts.arrays import Offsets
-from artifacts.errors import UsageError
-from pipeline.config.settings import SourceConfig
-from pipeline.readers.documents import (
+from cloze.artifacts.arrays import Offsets
+from cloze.artifacts.errors import UsageError
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.documents import (
     DocumentBlock,
     Piece,
     Reader,

@@ -59,8 +59,8 @@ from apache_beam.transforms.ptransform import PTransform
 from apache_beam.utils import thread_pool_executor
 from apache_beam.utils.counters import CounterFactory
 
-from artifacts.errors import UsageError
-from pipeline.runner.graph import Collection, Step
+from cloze.artifacts.errors import UsageError
+from cloze.pipeline.runner.graph import Collection, Step
 
 
 class _StateSampler(statesampler.StateSampler):

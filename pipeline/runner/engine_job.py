@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from artifacts import filesystem
-from artifacts.errors import ClozeError, UsageError
-from artifacts.progress import Progress, clock, say
-from artifacts.store import WORK
-from pipeline.config.settings import PipelineMachine
-from pipeline.runner.beam import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.progress import Progress, clock, say
+from cloze.artifacts.store import WORK
+from cloze.pipeline.config.settings import PipelineMachine
+from cloze.pipeline.runner.beam import (
     Create,
     Metrics,
     MetricsFilter,
@@ -46,7 +46,7 @@ from pipeline.runner.beam import (
     beam_job_api_pb2_grpc,
     grpc,
 )
-from pipeline.runner.graph import Build, JobFailed, Step, WorkQueue, job_error
+from cloze.pipeline.runner.graph import Build, JobFailed, Step, WorkQueue, job_error
 
 POLL_SECONDS = 1.0
 STATE_EVERY = 60.0

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from artifacts import filesystem
-from artifacts.config import parse
-from artifacts.errors import ClozeError
-from artifacts.progress import Progress, say
-from artifacts.stage import StageTable
-from artifacts.store import WORK
-from pipeline.config.settings import PipelineMachine
-from pipeline.runner.graph import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import WORK
+from cloze.pipeline.config.settings import PipelineMachine
+from cloze.pipeline.runner.graph import (
     Build,
     Collection,
     ReportReader,
@@ -81,14 +81,14 @@ class Runner:
         """
         machine, options = self.machine, self.options
         if not self.is_local:
-            from pipeline.runner.engine_job import run_on_engine  # imports Beam
+            from cloze.pipeline.runner.engine_job import run_on_engine  # imports Beam
 
             run_on_engine(
                 build, machine=machine, options=options, progress=progress, output=self.output
             )
             return
         if options:
-            from pipeline.runner.beam import refuse_unknown
+            from cloze.pipeline.runner.beam import refuse_unknown
 
             refuse_unknown(options)
         size = progress.total if megabytes is None else megabytes
@@ -105,7 +105,7 @@ class Runner:
                 watched = machine.worker_mode == "auto"  # nobody hurries a person with a debugger
                 run_inline(job, reader, machine.stall_timeout if watched else math.inf)
                 return
-            from pipeline.runner.local_runner import run_supervised
+            from cloze.pipeline.runner.local_runner import run_supervised
 
             run_supervised(job, machine=machine, options=options, reader=reader, scratch=scratch)
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
-from artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
-from artifacts.progress import Progress
+from cloze.artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
+from cloze.artifacts.progress import Progress
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

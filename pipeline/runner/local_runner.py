@@ -38,11 +38,11 @@ from urllib.parse import quote
 import grpc
 from google.protobuf import json_format, text_format
 
-from artifacts.errors import ClozeError
-from artifacts.progress import say
-from artifacts.runtime.processes import die_with_parent, end, family
-from pipeline.config.settings import PipelineMachine
-from pipeline.runner.beam import (
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.processes import die_with_parent, end, family
+from cloze.pipeline.config.settings import PipelineMachine
+from cloze.pipeline.runner.beam import (
     JobServiceHandle,
     Pipeline,
     PipelineOptions,
@@ -59,7 +59,7 @@ from pipeline.runner.beam import (
     thread_pool_executor,
     worker_handlers,
 )
-from pipeline.runner.graph import (
+from cloze.pipeline.runner.graph import (
     ERROR_KINDS,
     Collection,
     JobFailed,

@@ -40,8 +40,8 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from artifacts import filesystem
-from artifacts.arrays import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import (
     Int64s,
     Mask,
     UInt64s,
@@ -53,12 +53,12 @@ from artifacts.arrays import (
     list_values,
     offsets,
 )
-from artifacts.errors import IntegrityError
-from artifacts.rng import document_streams, high_half, stream_seed
-from artifacts.tables import TOKEN_DIGEST_BYTES, id_type, ipc_bytes
-from pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
-from pipeline.runner.graph import Collection, Step, WorkQueue, gather, share_out
-from pipeline.shuffle.buckets import (
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.rng import document_streams, high_half, stream_seed
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES, id_type, ipc_bytes
+from cloze.pipeline.readers.input_shards import InputShard, shards_from_json, shards_to_json
+from cloze.pipeline.runner.graph import Collection, Step, WorkQueue, gather, share_out
+from cloze.pipeline.shuffle.buckets import (
     EMPTY,
     MINIMUM_VALUES,
     BucketAccount,
@@ -72,15 +72,15 @@ from pipeline.shuffle.buckets import (
     unfinished_groups,
     write_bucket,
 )
-from pipeline.shuffle.sorted_runs import (
+from cloze.pipeline.shuffle.sorted_runs import (
     DocumentCounts,
     deduplicate,
     sort_run,
 )
-from pipeline.text.filters import Reason
-from pipeline.text.splits import assign_splits, stronger_splits
-from pipeline.text.texts import read_texts
-from pipeline.tokenizer.tokenized_documents import IDENTITY, KEY, ShardTokenizer
+from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.splits import assign_splits, stronger_splits
+from cloze.pipeline.text.texts import read_texts
+from cloze.pipeline.tokenizer.tokenized_documents import IDENTITY, KEY, ShardTokenizer
 
 SHARDS_PER_ACCOUNT = 32
 """Shards that share one list of dropped documents."""

@@ -29,15 +29,22 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from artifacts import filesystem
-from artifacts.arrays import Int64s, UInt64s, list_values
-from artifacts.filesystem import naming_full_disk
-from artifacts.store import WORK, all_finished, finished_file, finished_files, put_bytes, put_file
-from artifacts.tables import ipc_bytes, tokens_name, tokens_schema
-from pipeline.config.settings import TokensStage
-from pipeline.mlm.statistics import count_tokens
-from pipeline.text.duplicates import read_drop_list
-from pipeline.text.splits import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import Int64s, UInt64s, list_values
+from cloze.artifacts.filesystem import naming_full_disk
+from cloze.artifacts.store import (
+    WORK,
+    all_finished,
+    finished_file,
+    finished_files,
+    put_bytes,
+    put_file,
+)
+from cloze.artifacts.tables import ipc_bytes, tokens_name, tokens_schema
+from cloze.pipeline.config.settings import TokensStage
+from cloze.pipeline.mlm.statistics import count_tokens
+from cloze.pipeline.text.duplicates import read_drop_list
+from cloze.pipeline.text.splits import (
     HELDOUT,
     HELDOUT_SPLIT,
     TRAIN,

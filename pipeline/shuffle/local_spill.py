@@ -21,12 +21,12 @@ from functools import lru_cache, partial
 import numpy as np
 import pyarrow as pa
 
-from artifacts import filesystem
-from artifacts.errors import IntegrityError
-from artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
-from pipeline.readers.input_shards import InputShard
-from pipeline.runner.graph import Collection, WorkQueue, gather, share_out, spread
-from pipeline.shuffle.buckets import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.filesystem import naming_full_disk, older_than_this_start, temporary_beside
+from cloze.pipeline.readers.input_shards import InputShard
+from cloze.pipeline.runner.graph import Collection, WorkQueue, gather, share_out, spread
+from cloze.pipeline.shuffle.buckets import (
     MINIMUM_VALUES,
     BucketGroup,
     BucketRange,
@@ -38,14 +38,14 @@ from pipeline.shuffle.buckets import (
     unfinished_groups,
     write_bucket,
 )
-from pipeline.shuffle.sorted_runs import (
+from cloze.pipeline.shuffle.sorted_runs import (
     ROWS_SCHEMA,
     DocumentCounts,
     deduplicate,
     sort_run,
 )
-from pipeline.text.splits import stronger_splits
-from pipeline.tokenizer.tokenized_documents import IDENTITY, KEY, ShardTokenizer
+from cloze.pipeline.text.splits import stronger_splits
+from cloze.pipeline.tokenizer.tokenized_documents import IDENTITY, KEY, ShardTokenizer
 
 
 @dataclass(frozen=True)

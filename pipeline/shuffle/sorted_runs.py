@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals
-from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.text.duplicates import read_drop_list
-from pipeline.text.filters import Reason, Reasons
-from pipeline.tokenizer.tokenized_documents import IDENTITY, PASSING
+from cloze.artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first_of_equals
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.pipeline.text.duplicates import read_drop_list
+from cloze.pipeline.text.filters import Reason, Reasons
+from cloze.pipeline.tokenizer.tokenized_documents import IDENTITY, PASSING
 
 ROWS_SCHEMA = pa.schema(
     [

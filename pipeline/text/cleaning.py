@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from artifacts.arrays import Bytes, Offsets, concatenated
-from artifacts.runtime.native import address, load
-from pipeline.config.settings import LineBreak
-from pipeline.readers.documents import DocumentBlock
+from cloze.artifacts.arrays import Bytes, Offsets, concatenated
+from cloze.artifacts.runtime.native import address, load
+from cloze.pipeline.config.settings import LineBreak
+from cloze.pipeline.readers.documents import DocumentBlock
 
 SPACE, LINE_FEED = 0x20, 0x0A
 

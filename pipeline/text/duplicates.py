@@ -37,7 +37,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import JsonValue
 
-from artifacts.arrays import (
+from cloze.artifacts.arrays import (
     Bytes,
     Int64s,
     Mask,
@@ -48,18 +48,18 @@ from artifacts.arrays import (
     digest_halves,
     offsets,
 )
-from artifacts.errors import IntegrityError
-from artifacts.filesystem import find_files
-from artifacts.rng import GOLDEN_GAMMA, draw, scramble, stream_seed
-from artifacts.stage import StageTable
-from artifacts.store import open_artifact
-from pipeline.config.settings import (
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.filesystem import find_files
+from cloze.artifacts.rng import GOLDEN_GAMMA, draw, scramble, stream_seed
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import open_artifact
+from cloze.pipeline.config.settings import (
     NearDuplicatesConfig,
     OverlapConfig,
     TokensStage,
     VocabularyStage,
 )
-from pipeline.readers.compression import COMPRESSED_SUFFIXES, stream
+from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream
 
 COLUMN = "document_digest"
 ROLE = "drop_list"

@@ -20,9 +20,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.arrays import Mask, Offsets
-from pipeline.config.settings import CleaningConfig
-from pipeline.text.cleaning import LINE_FEED, SPACE, CleanBlock
+from cloze.artifacts.arrays import Mask, Offsets
+from cloze.pipeline.config.settings import CleaningConfig
+from cloze.pipeline.text.cleaning import LINE_FEED, SPACE, CleanBlock
 
 Reasons = npt.NDArray[np.uint8]
 

@@ -12,8 +12,8 @@ accuracy with other segmenters.
 
 import numpy as np
 
-from artifacts.arrays import Bytes, Mask, Offsets, UInt64s
-from pipeline.text.cleaning import LINE_FEED, SPACE
+from cloze.artifacts.arrays import Bytes, Mask, Offsets, UInt64s
+from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
 
 _MARGIN = 16
 """Padding on both sides of the text, so that looking back and ahead needs no bounds checks."""

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.arrays import UInt64s
-from artifacts.results import GENERAL
-from artifacts.rng import document_streams, high_half, stream_seed
-from pipeline.config.settings import CorpusConfig
+from cloze.artifacts.arrays import UInt64s
+from cloze.artifacts.results import GENERAL
+from cloze.artifacts.rng import document_streams, high_half, stream_seed
+from cloze.pipeline.config.settings import CorpusConfig
 
 TRAIN, HELDOUT = "train", "heldout"
 TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1

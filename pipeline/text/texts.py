@@ -18,16 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
-from artifacts.errors import IntegrityError, NotText, UsageError
-from artifacts.tables import TOKEN_DIGEST_BYTES
-from pipeline.config.settings import CleaningConfig, CorpusConfig
-from pipeline.readers.compression import converted_from
-from pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, grouped, pack
-from pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
-from pipeline.text.cleaning import clean
-from pipeline.text.filters import Reason, Reasons, filter_documents
-from pipeline.text.sentences import split_sentences
+from cloze.artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
+from cloze.artifacts.errors import IntegrityError, NotText, UsageError
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
+from cloze.pipeline.readers.compression import converted_from
+from cloze.pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, grouped, pack
+from cloze.pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
+from cloze.pipeline.text.cleaning import clean
+from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
+from cloze.pipeline.text.sentences import split_sentences
 
 STRIDE_BYTES = 1 << 20
 """Bytes of text processed at a time: small enough to stay in the CPU caches between steps."""

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from artifacts.arrays import Bytes, Int64s, Offsets, TokenIds
-from artifacts.tables import id_type
-from artifacts.tokenizer import ByteLevelTokenizer
+from cloze.artifacts.arrays import Bytes, Int64s, Offsets, TokenIds
+from cloze.artifacts.tables import id_type
+from cloze.artifacts.tokenizer import ByteLevelTokenizer
 
 SPACE = ord(" ")
 

@@ -10,18 +10,18 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import digest_array, list_array, offsets
-from artifacts.store import open_artifact
-from artifacts.tables import TOKEN_DIGEST_BYTES, id_type
-from artifacts.tokenizer import read_tokenizer_json
-from pipeline.config.settings import TokensStage
-from pipeline.readers.input_shards import InputShard
-from pipeline.text.cleaning import LINE_FEED
-from pipeline.text.filters import Reason
-from pipeline.text.splits import assign_splits
-from pipeline.text.texts import TextBlock, read_texts
-from pipeline.tokenizer.byte_level import with_spaces
-from pipeline.tokenizer.wordpiece import form_for
+from cloze.artifacts.arrays import digest_array, list_array, offsets
+from cloze.artifacts.store import open_artifact
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES, id_type
+from cloze.artifacts.tokenizer import read_tokenizer_json
+from cloze.pipeline.config.settings import TokensStage
+from cloze.pipeline.readers.input_shards import InputShard
+from cloze.pipeline.text.cleaning import LINE_FEED
+from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.splits import assign_splits
+from cloze.pipeline.text.texts import TextBlock, read_texts
+from cloze.pipeline.tokenizer.byte_level import with_spaces
+from cloze.pipeline.tokenizer.wordpiece import form_for
 
 # S sentences, D documents
 KEY = "key"

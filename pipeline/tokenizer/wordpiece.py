@@ -25,17 +25,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from artifacts.arrays import Mask, Offsets, TokenIds, concatenated, offsets
-from artifacts.runtime.native import address, load
-from artifacts.tables import id_type
-from artifacts.tokenizer import (
+from cloze.artifacts.arrays import Mask, Offsets, TokenIds, concatenated, offsets
+from cloze.artifacts.runtime.native import address, load
+from cloze.artifacts.tables import id_type
+from cloze.artifacts.tokenizer import (
     CONTINUATION,
     MAX_CHARACTERS_PER_WORD,
     ByteLevelTokenizer,
     SubwordTokenizer,
     WordPieceTokenizer,
 )
-from pipeline.tokenizer.byte_level import ByteLevel
+from cloze.pipeline.tokenizer.byte_level import ByteLevel
 
 MAX_ENTRIES = 1 << 19
 """Pre-tokens to cache before clearing; 200 MB of Wikipedia has 554,000 distinct ones."""

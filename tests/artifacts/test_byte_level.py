@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import CLS, CONTINUATION, MASK, read_tokenizer_json
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import CLS, CONTINUATION, MASK, read_tokenizer_json
 from tests.byte_level import TEXT, byte_level, byte_level_json
 
 TEXTS = (

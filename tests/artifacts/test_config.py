@@ -6,8 +6,8 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from artifacts.config import Config, override, parse, read_toml
-from artifacts.errors import UsageError
+from cloze.artifacts.config import Config, override, parse, read_toml
+from cloze.artifacts.errors import UsageError
 
 
 class Inner(Config):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts import digests
-from artifacts.digests import cached_digest_of_file, digest_of, digest_of_file
+from cloze.artifacts import digests
+from cloze.artifacts.digests import cached_digest_of_file, digest_of, digest_of_file
 
 
 @pytest.fixture(autouse=True)

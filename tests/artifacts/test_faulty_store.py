@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts import filesystem
-from artifacts.errors import ClozeError, explained
-from artifacts.stage import StageTable
-from artifacts.store import Store, commit, finished_file, open_artifact, put_bytes
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import ClozeError, explained
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Store, commit, finished_file, open_artifact, put_bytes
 from tests.object_store import faulty_store
 
 

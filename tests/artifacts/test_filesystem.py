@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts import filesystem
-from artifacts.errors import DiskFull, UsageError
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import DiskFull, UsageError
 
 
 @pytest.mark.parametrize("root", ["local", "memory://filesystem-test"])

@@ -12,21 +12,28 @@ from pathlib import Path
 import psutil
 import pytest
 
-from artifacts.config import Config
-from artifacts.runtime.processes import ProcessId, die_with_parent, end, family, is_running, start
+from cloze.artifacts.config import Config
+from cloze.artifacts.runtime.processes import (
+    ProcessId,
+    die_with_parent,
+    end,
+    family,
+    is_running,
+    start,
+)
 
 DEAF = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
 )
 PARENT = """
 import sys, time
-from artifacts.runtime.processes import start
+from cloze.artifacts.runtime.processes import start
 print(start([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
 time.sleep(60)
 """
 FORKING_PARENT = """
 import os, time
-from artifacts.runtime.processes import die_with_parent
+from cloze.artifacts.runtime.processes import die_with_parent
 parent = os.getpid()
 child = os.fork()
 if not child:
@@ -37,7 +44,7 @@ time.sleep(60)
 ADOPTING = """
 import os, subprocess, sys
 import psutil
-from artifacts.runtime.processes import adopt_orphans
+from cloze.artifacts.runtime.processes import adopt_orphans
 adopt_orphans()
 subprocess.run(["sh", "-c", "sleep 60 & exit 0"])
 orphans = psutil.Process().children()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import ClozeError, UsageError
-from artifacts.runtime.processes import ProcessId
-from artifacts.runtime.program import StageFunction, run_program
-from artifacts.stage import StageTable, read_stage_table, write_stage_table
-from artifacts.store import Artifact, commit
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.runtime.processes import ProcessId
+from cloze.artifacts.runtime.program import StageFunction, run_program
+from cloze.artifacts.stage import StageTable, read_stage_table, write_stage_table
+from cloze.artifacts.store import Artifact, commit
 from tests.waiting import wait_for
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,7 @@ def test_a_stage_that_cannot_end_does_not_outlive_a_killed_launcher(
     argv = waiting_stage(table, tmp_path, cleanup=deadlock)
     launching = (
         "import sys, time\n"
-        "from artifacts.runtime.processes import start\n"
+        "from cloze.artifacts.runtime.processes import start\n"
         "print(start([sys.executable, *sys.argv[1:]]).pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -108,7 +108,7 @@ def waiting_stage(table: Path, folder: Path, *, cleanup: str) -> list[str]:
     program = folder / "waiting.py"
     program.write_text(
         "import threading, time\n"
-        "from artifacts.runtime import program\n"
+        "from cloze.artifacts.runtime import program\n"
         "program.ORPHAN_SECONDS = 1\n"
         "def wait(table, options):\n"
         "    try:\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from artifacts.progress import Progress, clock
+from cloze.artifacts.progress import Progress, clock
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ def test_clock_reads_like_a_clock(seconds: float, text: str) -> None:
 
 
 def test_a_line_has_amount_rate_and_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("artifacts.progress.time.monotonic", lambda: 10.0)
+    monkeypatch.setattr("cloze.artifacts.progress.time.monotonic", lambda: 10.0)
     progress = Progress("tokens", 480, "MB", done=120, started=0.0)
     assert progress.line("3 dropped") == "tokens 120/480 MB 12.0 MB/s remaining 0:30 3 dropped"
 

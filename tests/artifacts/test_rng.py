@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from artifacts.rng import (
+from cloze.artifacts.rng import (
     address,
     below,
     coin_flips,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts import filesystem
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.manifest import MANIFEST_NAME, FileEntry
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import (
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import (
     Artifact,
     Store,
     commit,

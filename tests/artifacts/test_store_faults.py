@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import DiskFull, IntegrityError
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, Store, commit, finished_file, open_artifact, put_bytes
+from cloze.artifacts.errors import DiskFull, IntegrityError
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, Store, commit, finished_file, open_artifact, put_bytes
 from tests.conftest import PROJECT
 
 MEGABYTE = 1 << 20

@@ -3,7 +3,13 @@
 import pyarrow as pa
 import pytest
 
-from artifacts.tables import examples_name, examples_schema, id_type, tokens_name, tokens_schema
+from cloze.artifacts.tables import (
+    examples_name,
+    examples_schema,
+    id_type,
+    tokens_name,
+    tokens_schema,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import (
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import (
     SPECIAL_TOKENS,
     WordPieceTokenizer,
     read_tokenizer_json,

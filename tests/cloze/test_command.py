@@ -105,7 +105,7 @@ def test_a_second_run_of_the_same_name_names_the_first_ones_process(
     source = """
 import sys
 from pathlib import Path
-from flows.locks import locked
+from cloze.flows.locks import locked
 with locked(Path("runs").resolve(), run="try"):
     print("held", flush=True)
     sys.stdin.read()
@@ -189,7 +189,7 @@ def test_plan_writes_the_tables_of_stages_that_are_ready(cloze: Cloze, folder: P
     told = json.loads(cloze("plan", "try.toml", "--tables", "--json").stdout)
     (table,) = told["tables"]  # the others depend on this one's output
     assert Path(table) == folder / "runs" / "try" / "stages" / "vocabulary.json"
-    argv = [sys.executable, "-P", "-m", "pipeline.vocabulary", "--config", table]
+    argv = [sys.executable, "-P", "-m", "cloze.pipeline.vocabulary", "--config", table]
     subprocess.run(argv, check=True, capture_output=True)
     told = json.loads(cloze("plan", "try.toml", "--tables", "--json").stdout)
     assert told["stages"][0]["action"] == "reuse"
@@ -213,7 +213,7 @@ def test_a_machine_file_and_the_workspace_option_select_the_workspace(
     done = cloze("vocabulary", "try.toml", "--on", "machine.toml", "--workspace", "here", "--json")
     directory = json.loads(done.stdout)["vocabulary"]["directory"]
     assert directory.startswith(str(folder / "here"))
-    assert "-P -m pipeline.vocabulary --config" in done.stderr
+    assert "-P -m cloze.pipeline.vocabulary --config" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageError
+from cloze.artifacts.errors import UsageError
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.workspace import RunRecord, workspace, write_record
 from cloze.options import Target, model_directory, named_artifact
-from flows.config import MachineConfig, RunConfig
-from flows.workspace import RunRecord, workspace, write_record
 from tests.conftest import SMOKE
 
 CONFIG = Path(SMOKE[0])

@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.config import EncoderConfig
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.layout import hugging_face_config, to_hugging_face
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.model.config import EncoderConfig
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 TOKENIZER = WordPieceTokenizer(
     (*SPECIAL_TOKENS, "the", "list", "of", "names", "a", "b"), lowercase=True

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import ClozeError
-from artifacts.stage import read_stage_table
-from flows.config import MachineConfig, RunConfig
-from flows.events import OutputLog, add_handler, remove_handler
-from flows.job import JobResult, StageFailed
-from flows.prefect.server import quiet_environment
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.stage import read_stage_table
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.events import OutputLog, add_handler, remove_handler
+from cloze.flows.job import JobResult, StageFailed
+from cloze.flows.prefect.server import quiet_environment
 from tests.conftest import PROJECT
 from tests.flows import standin
 from tests.flows.standin_cloze import STAGES
@@ -48,7 +48,7 @@ def inline(standins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Ca
         OutputLog(folder.name).line(f"options {list(argv[place + 2 :])}")
         return JobResult(seconds=1.5, peak_memory=1000)
 
-    monkeypatch.setattr("flows.executor.run_job", run_job)
+    monkeypatch.setattr("cloze.flows.executor.run_job", run_job)
     return standins
 
 

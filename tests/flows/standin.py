@@ -11,12 +11,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from artifacts.digests import digest_of
-from artifacts.errors import ClozeError, UsageError
-from artifacts.progress import Progress, say
-from artifacts.runtime.program import run_program
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, finished_file, put_bytes, put_json
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, commit, finished_file, put_bytes, put_json
 
 FAILURES = {1: ClozeError, 2: UsageError}
 

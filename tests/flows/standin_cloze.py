@@ -4,9 +4,9 @@ python -P -m tests.flows.standin_cloze run CONFIG --workspace FOLDER
 """
 
 from cloze.command import main
-from flows.config import ReportStage
-from model.config import EvaluateStage, FinetuneStage, PretrainStage
-from pipeline.config.settings import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
+from cloze.flows.config import ReportStage
+from cloze.model.config import EvaluateStage, FinetuneStage, PretrainStage
+from cloze.pipeline.config.settings import ExamplesStage, LabelsStage, TokensStage, VocabularyStage
 
 STAGES = (
     VocabularyStage,

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.config import override, parse, read_toml
-from flows.config import RunConfig
-from pipeline.config.settings import SourceConfig
+from cloze.artifacts.config import override, parse, read_toml
+from cloze.flows.config import RunConfig
+from cloze.pipeline.config.settings import SourceConfig
 from tests.conftest import PROJECT
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.toml"))

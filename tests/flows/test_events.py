@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.events import PROGRESS_LINE, OutputLog, share_done
+from cloze.flows.events import PROGRESS_LINE, OutputLog, share_done
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.runtime.processes import descendants
-from artifacts.stage import read_stage_table
-from flows.config import MachineConfig, ReportConfig, RunConfig
-from flows.executor import execute
-from flows.inventory import garbage
-from flows.job import StageFailed
-from flows.workspace import RunRecord, list_runs, read_record, run_artifact, workspace
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.runtime.processes import descendants
+from cloze.artifacts.stage import read_stage_table
+from cloze.flows.config import MachineConfig, ReportConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.inventory import garbage
+from cloze.flows.job import StageFailed
+from cloze.flows.workspace import RunRecord, list_runs, read_record, run_artifact, workspace
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
 

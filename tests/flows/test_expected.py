@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flows.config import MachineConfig, RunConfig
-from flows.executor import execute
-from flows.expected import (
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.expected import (
     CPU_STEP_SECONDS,
     ELEMENT_SECONDS,
     PRODUCT_SHARE,
@@ -21,8 +21,8 @@ from flows.expected import (
     expected_times,
     matrix_rates,
 )
-from flows.workspace import read_record, workspace, write_record
-from model.hardware import machine_precision
+from cloze.flows.workspace import read_record, workspace, write_record
+from cloze.model.hardware import machine_precision
 from tests.conftest import PROJECT
 
 
@@ -118,8 +118,8 @@ def test_what_is_beyond_the_start_grows_with_the_work(
 def test_a_run_that_hardly_did_more_than_start_says_nothing_of_more_work(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.matrix_rates", lambda: {"fp32": 5e10})
+    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10})
     longer = {**small, "finetune": {**small["finetune"], "seeds": list(range(500))}}
     found = expected(longer, machine, "finetune")["finetune"]
     assert found.basis.startswith("no GPU")
@@ -133,11 +133,13 @@ def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
     megabytes = {"fsspec": 0.8, "networkx": 6.47, "joblib": 0.86, "numpy": 9.12, "scipy": 20.76}
     megabytes |= {"pandas": 24.54, "scikit-learn": 13.44, "statsmodels": 15.34, "xarray": 6.94}
     others = 172.4 / 15  # the demo's other packages have 268.6 together
-    monkeypatch.setattr("flows.expected._source_bytes", lambda p: 1e6 * megabytes.get(p, others))
-    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.cores", lambda: 2)
-    monkeypatch.setattr("flows.expected.matrix_rates", lambda: measured.rates)
-    monkeypatch.setattr("flows.expected.parsed_distributions", lambda: 1000)
+    monkeypatch.setattr(
+        "cloze.flows.expected._source_bytes", lambda p: 1e6 * megabytes.get(p, others)
+    )
+    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.expected.cores", lambda: 2)
+    monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: measured.rates)
+    monkeypatch.setattr("cloze.flows.expected.parsed_distributions", lambda: 1000)
     machine = MachineConfig.model_validate({"pipeline": {"workers": 2}, "workspace": str(tmp_path)})
     table = tomllib.loads((PROJECT / "configs" / f"{measured.config}.toml").read_text())
     for part in TRAINED:  # as `auto` was decided on that machine
@@ -150,9 +152,9 @@ def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
 def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.cores", lambda: 2)
-    monkeypatch.setattr("flows.expected.matrix_rates", lambda: {"fp32": 5e10, "bf16": 1e11})
+    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.expected.cores", lambda: 2)
+    monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10, "bf16": 1e11})
     small = {**small, **{part: {**small[part], "precision": "bf16"} for part in TRAINED}}
     found = expected(small, machine, "vocabulary", "pretrain", "finetune", "evaluate")
     assert found["pretrain"].basis == "no GPU; 100 GFLOP/s measured on this machine"
@@ -166,8 +168,8 @@ def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
 def test_without_torch_a_rate_is_assumed(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
-    monkeypatch.setattr("flows.expected.matrix_rates", dict)
+    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.expected.matrix_rates", dict)
     found = expected(small, machine, "pretrain")["pretrain"]
     assert found.basis == "no GPU; 200 GFLOP/s assumed, since torch could not be run"
 
@@ -207,7 +209,7 @@ def test_without_a_corpus_the_evaluation_judges_no_held_out_text() -> None:
 def test_a_gpu_is_reckoned_with_at_its_configured_rate(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.expected.has_gpu", lambda: True)
+    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: True)
     found = expected(small, machine, "pretrain")["pretrain"]
     assert found.basis == "300 TFLOP/s (rates.gpu_tflops)"
 

@@ -9,11 +9,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from artifacts.digests import digest_of
-from artifacts.errors import UsageError
-from artifacts.stage import StageTable
-from artifacts.store import commit, put_json
-from flows.external_inputs import (
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import commit, put_json
+from cloze.flows.external_inputs import (
     ExternalInput,
     digest_of_files,
     digest_of_model,

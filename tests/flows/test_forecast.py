@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flows.config import MachineConfig, RunConfig
-from flows.forecast import (
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.forecast import (
     MEAN_DOCUMENT,
     MEASURED,
     expected_yield,
@@ -13,7 +13,7 @@ from flows.forecast import (
     forecast_training,
     length_flops,
 )
-from pipeline.config.settings import ExamplesConfig
+from cloze.pipeline.config.settings import ExamplesConfig
 from tests.pipeline.shuffle_simulation import SimulatedSplit, simulate_keys
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from flows.forecast import (
+from cloze.flows.forecast import (
     activation_bytes,
     layer_parameters,
     parameters,
     state_bytes,
 )
-from model.config import EncoderConfig
+from cloze.model.config import EncoderConfig
 
 VOCABULARY = 30_522
 MODERN = {"family": "modern"}
@@ -28,7 +28,7 @@ def test_parameters_are_those_of_the_published_models_with_their_heads(
 
 @pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
 def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
-    from model.encoder.models import Encoder, PretrainingModel
+    from cloze.model.encoder.models import Encoder, PretrainingModel
 
     shape = EncoderConfig(preset="tiny", max_position_embeddings=64, **kind)
     model = PretrainingModel(Encoder(shape, 1000))

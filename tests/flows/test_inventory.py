@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flows.config import MachineConfig, RunConfig
-from flows.executor import execute
-from flows.inventory import ancestors, garbage, remove_garbage
-from flows.workspace import Workspace, workspace
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.inventory import ancestors, garbage, remove_garbage
+from cloze.flows.workspace import Workspace, workspace
 
 
 @pytest.fixture

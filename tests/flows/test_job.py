@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.config import StageConfig
-from flows import job as jobs
-from flows.config import MachineConfig
-from flows.events import OutputLog
-from flows.job import (
+from cloze.artifacts.config import StageConfig
+from cloze.flows import job as jobs
+from cloze.flows.config import MachineConfig
+from cloze.flows.events import OutputLog
+from cloze.flows.job import (
     JobResult,
     StageFailed,
     begin_attempt,
@@ -22,9 +22,9 @@ from flows.job import (
     run_job,
     tail,
 )
-from flows.launchers.local import LocalJob, LocalLauncher
-from model.config import EvaluateStage, FinetuneStage, PretrainStage
-from pipeline.config.settings import TokensStage
+from cloze.flows.launchers.local import LocalJob, LocalLauncher
+from cloze.model.config import EvaluateStage, FinetuneStage, PretrainStage
+from cloze.pipeline.config.settings import TokensStage
 
 PRETRAIN = PretrainStage.model_construct()
 TOKENS = TokensStage.model_construct()
@@ -38,7 +38,7 @@ def words(config: StageConfig, *options: str, **training: int) -> str:
 
 
 def test_a_program_runs_with_p_and_its_options_come_last() -> None:
-    assert words(TOKENS) == "-P -m pipeline.tokens --config TABLE"
+    assert words(TOKENS) == "-P -m cloze.pipeline.tokens --config TABLE"
     assert words(TOKENS, "--region=x").endswith("--config TABLE --region=x")
 
 
@@ -46,13 +46,13 @@ def test_a_program_runs_with_p_and_its_options_come_last() -> None:
 def test_what_computes_with_torch_is_started_in_the_environment_for_it(
     stage: type[StageConfig],
 ) -> None:
-    started = f"-P -m model.training.start {stage.program} --config TABLE"
+    started = f"-P -m cloze.model.training.start {stage.program} --config TABLE"
     assert words(stage.model_construct()) == started
 
 
 @pytest.mark.parametrize("training", [{"ranks": 2}, {"max_restarts": 1}])
 def test_training_with_ranks_or_restarts_has_a_supervisor(training: dict[str, int]) -> None:
-    supervised = "-P -m model.training.supervisor model.training.pretrain --config TABLE"
+    supervised = "-P -m cloze.model.training.supervisor model.training.pretrain --config TABLE"
     assert words(PRETRAIN, **training) == supervised
     assert "supervisor" not in words(TOKENS, **training)
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageError
-from flows.locks import Holder, holder_of, leased, locked, locked_alone
+from cloze.artifacts.errors import UsageError
+from cloze.flows.locks import Holder, holder_of, leased, locked, locked_alone
 from tests.waiting import wait_for
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from flows.locks import leased, locked, locked_alone
+from cloze.flows.locks import leased, locked, locked_alone
 folder = Path(sys.argv[1])
 with {held}:
     print("held", flush=True)

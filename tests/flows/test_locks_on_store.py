@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from artifacts import filesystem
-from flows import locks
-from flows.locks import LEASES, Holder, Lease, leased_on_store
+from cloze.artifacts import filesystem
+from cloze.flows import locks
+from cloze.flows.locks import LEASES, Holder, Lease, leased_on_store
 from tests.waiting import wait_for
 
 ARTIFACT = "tokens-k"

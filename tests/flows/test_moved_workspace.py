@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.filesystem import join
+from cloze.artifacts.filesystem import join
 from cloze.command import exit_code
 from cloze.execution import preflight
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from flows.config import MachineConfig, RunConfig
-from flows.executor import execute
-from flows.plan import PlannedStage, differences, plan
-from flows.workspace import workspace
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.plan import PlannedStage, differences, plan
+from cloze.flows.workspace import workspace
 
 Planned = dict[str, PlannedStage]
 

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import pytest
 
-from artifacts.errors import IntegrityError
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.stage import StageTable, read_stage_table
-from flows.config import MachineConfig, RunConfig
-from flows.executor import execute
-from flows.inventory import look_up
-from flows.job import JobResult
-from flows.workspace import workspace
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.manifest import MANIFEST_NAME
+from cloze.artifacts.stage import StageTable, read_stage_table
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.inventory import look_up
+from cloze.flows.job import JobResult
+from cloze.flows.workspace import workspace
 
 
 class Made(NamedTuple):
@@ -109,6 +109,6 @@ def test_looking_changes_nothing(make: Make, machine: MachineConfig) -> None:
 def test_a_program_that_leaves_no_manifest_has_failed(
     run: RunConfig, machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.executor.run_job", lambda argv, **_: JobResult(0.0, 0))
+    monkeypatch.setattr("cloze.flows.executor.run_job", lambda argv, **_: JobResult(0.0, 0))
     with pytest.raises(IntegrityError, match="wrote no manifest.json"):
         execute(run, machine, wanted=("vocabulary",))

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.store import Store
-from flows.config import RunConfig
-from flows.external_inputs import ExternalInput
-from flows.stages import chain, keyed_config, stage_table, up_to
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Store
+from cloze.flows.config import RunConfig
+from cloze.flows.external_inputs import ExternalInput
+from cloze.flows.stages import chain, keyed_config, stage_table, up_to
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from artifacts.store import Store
-from flows.config import RunConfig
-from flows.stages import Stage, chain, stage_table
+from cloze.artifacts.store import Store
+from cloze.flows.config import RunConfig
+from cloze.flows.stages import Stage, chain, stage_table
 
 
 def finetune_stage(table: dict[str, Any], **task: str) -> Stage:

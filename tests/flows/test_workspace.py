@@ -7,11 +7,11 @@ from socket import gethostname
 import fsspec
 import pytest
 
-from artifacts.errors import IntegrityError, UsageError
-from flows.config import MachineConfig, RunConfig
-from flows.executor import execute
-from flows.locks import locked
-from flows.workspace import (
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.locks import locked
+from cloze.flows.workspace import (
     RunRecord,
     StageRecord,
     Workspace,

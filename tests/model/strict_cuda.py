@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
 
-from model.encoder.operations.products import product_in_float32
+from cloze.model.encoder.operations.products import product_in_float32
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)

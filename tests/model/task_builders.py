@@ -10,14 +10,14 @@ import pyarrow as pa
 import torch
 from safetensors.torch import save_file
 
-from artifacts.manifest import FileEntry
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import Artifact, commit, put_bytes, put_file, put_json
-from artifacts.tables import examples_name, examples_schema, tokens_name, tokens_schema
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.config import EncoderConfig
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.layout import hugging_face_config, to_hugging_face
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_bytes, put_file, put_json
+from cloze.artifacts.tables import examples_name, examples_schema, tokens_name, tokens_schema
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.model.config import EncoderConfig
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 SENTENCE = "the a new array of given shape returns list int str value name error raised if ,"
 LETTERS = "bcdefghijklmnopqrstuvwxyz"

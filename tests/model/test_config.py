@@ -2,10 +2,10 @@
 
 import pytest
 
-from artifacts.config import Config, parse
-from artifacts.errors import UsageError
-from flows.config import RunConfig
-from model.config import (
+from cloze.artifacts.config import Config, parse
+from cloze.artifacts.errors import UsageError
+from cloze.flows.config import RunConfig
+from cloze.model.config import (
     EncoderConfig,
     EvaluateConfig,
     FinetuneConfig,

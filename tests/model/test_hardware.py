@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.store import Artifact
-from model import hardware
-from model.config import FinetuneConfig, PretrainConfig
+from cloze.artifacts.store import Artifact
+from cloze.model import hardware
+from cloze.model.config import FinetuneConfig, PretrainConfig
 from tests.model.training.training_fixtures import examples_artifact, stage_table
 
 
@@ -72,7 +72,13 @@ def test_training_runs_on_any_processor_with_and_without_a_compiler(
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": limit or "ALL"}
     if not limit:
         environment["PATH"] = without_compiler(tmp_path / "bin")
-    argv = [sys.executable, "-P", "-m", "model.training.start", "model.training.pretrain"]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "cloze.model.training.start",
+        "cloze.model.training.pretrain",
+    ]
     done = subprocess.run(
         [*argv, "--config", str(path)], capture_output=True, text=True, check=False, env=environment
     )

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from artifacts.stage import InputRef, StageTable, write_stage_table
-from artifacts.store import Artifact
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from pipeline.config.settings import TokensStage, VocabularyStage
-from pipeline.runner.graph import WorkQueue
-from pipeline.vocabulary import make_vocabulary
+from cloze.artifacts.stage import InputRef, StageTable, write_stage_table
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.pipeline.config.settings import TokensStage, VocabularyStage
+from cloze.pipeline.runner.graph import WorkQueue
+from cloze.pipeline.vocabulary import make_vocabulary
 
 WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from artifacts.runtime.program import run_program
-from artifacts.stage import read_stage_table
-from pipeline import dedup, tokens, vocabulary
-from pipeline.readers import input_shards
-from pipeline.shuffle import buckets, local_spill
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.stage import read_stage_table
+from cloze.pipeline import dedup, tokens, vocabulary
+from cloze.pipeline.readers import input_shards
+from cloze.pipeline.shuffle import buckets, local_spill
 
 STAGES = {
     "vocabulary": vocabulary.make_vocabulary,

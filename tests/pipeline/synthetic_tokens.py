@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import Artifact, commit, put_bytes, put_file
-from artifacts.tables import tokens_name, tokens_schema
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_bytes, put_file
+from cloze.artifacts.tables import tokens_name, tokens_schema
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 
 # A document is a list of sentences, a sentence a list of token ids.
 DocumentIds = Sequence[Sequence[int]]

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import Artifact
-from pipeline.config.settings import DedupStage
-from pipeline.dedup import make_drop_list
-from pipeline.readers import input_shards
-from pipeline.tokens import make_tokens
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact
+from cloze.pipeline.config.settings import DedupStage
+from cloze.pipeline.dedup import make_drop_list
+from cloze.pipeline.readers import input_shards
+from cloze.pipeline.tokens import make_tokens
 from tests.pipeline.corpora import (
     INLINE,
     given_vocabulary,

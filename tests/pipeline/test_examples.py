@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.stage import write_stage_table
-from artifacts.tables import examples_schema
-from artifacts.tokenizer import SPECIAL_TOKENS
-from pipeline.examples import fill_examples, make_examples
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.stage import write_stage_table
+from cloze.artifacts.tables import examples_schema
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS
+from cloze.pipeline.examples import fill_examples, make_examples
 from tests.pipeline.corpora import everything_twice
 from tests.pipeline.synthetic_tokens import (
     examples_table,
@@ -275,7 +275,15 @@ def stage_process(table, directory, limit=None):
     path = directory / "table.json"
     write_stage_table(table, path)
     limited = ["prlimit", f"--fsize={limit}"] if limit else []
-    command = [*limited, sys.executable, "-P", "-m", "pipeline.examples", "--config", str(path)]
+    command = [
+        *limited,
+        sys.executable,
+        "-P",
+        "-m",
+        "cloze.pipeline.examples",
+        "--config",
+        str(path),
+    ]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from artifacts.store import Artifact
-from artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
-from pipeline.tokens import make_tokens
-from pipeline.vocabulary import make_vocabulary
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
+from cloze.pipeline.tokens import make_tokens
+from cloze.pipeline.vocabulary import make_vocabulary
 from tests.pipeline.corpora import documents, source, tokens_table, vocabulary_table, write_jsonl
 
 SENTENCE = "The only sentence of the document."

@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.examples import make_examples
-from pipeline.mlm.pairing import RANDOM_NEXT
-from pipeline.tokens import make_tokens
-from pipeline.vocabulary import make_vocabulary
+from cloze.pipeline.examples import make_examples
+from cloze.pipeline.mlm.pairing import RANDOM_NEXT
+from cloze.pipeline.tokens import make_tokens
+from cloze.pipeline.vocabulary import make_vocabulary
 from tests.pipeline.corpora import documents, source, tokens_table, vocabulary_table, write_jsonl
 from tests.pipeline.synthetic_tokens import examples_table
 

@@ -9,7 +9,7 @@ import polars
 import pyarrow.dataset
 import pytest
 
-from pipeline.examples import make_examples
+from cloze.pipeline.examples import make_examples
 from tests.pipeline.synthetic_tokens import (
     examples_table,
     random_documents,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.stage import StageTable
-from artifacts.store import Artifact
-from pipeline.config.settings import PairsStage
-from pipeline.pairs import Sample, make_pairs
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact
+from cloze.pipeline.config.settings import PairsStage
+from cloze.pipeline.pairs import Sample, make_pairs
 
 SPLITS = ("train", "dev", "test")
 

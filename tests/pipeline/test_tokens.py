@@ -15,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from artifacts import filesystem
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.stage import StageTable
-from artifacts.store import Artifact, commit, put_file
-from artifacts.tables import tokens_schema
-from pipeline import tokens
-from pipeline.readers import input_shards
-from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import buckets
-from pipeline.shuffle import local_spill as spill
-from pipeline.shuffle.beam_group_by_key import BeamGroupByKey
-from pipeline.tokenizer import tokenized_documents
-from pipeline.tokens import make_tokens
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact, commit, put_file
+from cloze.artifacts.tables import tokens_schema
+from cloze.pipeline import tokens
+from cloze.pipeline.readers import input_shards
+from cloze.pipeline.shuffle import beam_group_by_key as shuffle
+from cloze.pipeline.shuffle import buckets
+from cloze.pipeline.shuffle import local_spill as spill
+from cloze.pipeline.shuffle.beam_group_by_key import BeamGroupByKey
+from cloze.pipeline.tokenizer import tokenized_documents
+from cloze.pipeline.tokens import make_tokens
 from tests.conftest import PROJECT, cloze
 from tests.object_store import faulty_store
 from tests.pipeline.corpora import (

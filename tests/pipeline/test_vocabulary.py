@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.store import Artifact
-from artifacts.tokenizer import SPECIAL_TOKENS
-from pipeline import vocabulary as stage
-from pipeline.readers import input_shards
-from pipeline.tokenizer.wordpiece import count_pre_tokens
-from pipeline.vocabulary import count_words, learn_pieces, make_vocabulary
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS
+from cloze.pipeline import vocabulary as stage
+from cloze.pipeline.readers import input_shards
+from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens
+from cloze.pipeline.vocabulary import count_words, learn_pieces, make_vocabulary
 from tests.pipeline.corpora import (
     INLINE,
     documents,
@@ -110,7 +110,7 @@ class TestSameBytes:
     def test_learning_does_not_depend_on_hash_seeds(self) -> None:
         program = (
             "from collections import Counter; "
-            "from pipeline.vocabulary import learn_pieces; "
+            "from cloze.pipeline.vocabulary import learn_pieces; "
             "words = {f'{a}{b}{c}': 2 for a in 'abcdef' for b in 'ghijkl' for c in 'mnopqr'}; "
             "print(' '.join(learn_pieces(words, size=120)))"
         )
@@ -152,7 +152,7 @@ class TestSample:
             seen.append(text.count(b"\n"))
             return count_pre_tokens(text, lowercase=lowercase)
 
-        monkeypatch.setattr("pipeline.vocabulary.count_pre_tokens", counted)
+        monkeypatch.setattr("cloze.pipeline.vocabulary.count_pre_tokens", counted)
         learn(tmp_path / "all", [tmp_path / "all.jsonl"], heldout_share=0.0)
         learn(tmp_path / "half", [tmp_path / "all.jsonl"], heldout_share=0.49)
         assert 0.4 * seen[0] < seen[1] < 0.65 * seen[0]
@@ -163,7 +163,7 @@ class TestSample:
         write_jsonl(tmp_path / "all.jsonl", TEXTS)
         half = {"sample_bytes": sum(map(len, TEXTS)) // 2}
         whole = learn(tmp_path / "a", [tmp_path / "all.jsonl"], vocabulary=half)
-        monkeypatch.setattr("pipeline.vocabulary.sample_limit", lambda wanted, size: 1 << 60)
+        monkeypatch.setattr("cloze.pipeline.vocabulary.sample_limit", lambda wanted, size: 1 << 60)
         again = learn(tmp_path / "b", [tmp_path / "all.jsonl"], vocabulary=half)
         assert again.digest == whole.digest
         assert "drawing a larger one" in capfd.readouterr().err

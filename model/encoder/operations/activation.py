@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.native_kernels import kernels_for
+from cloze.model.encoder.operations.autograd import Context, apply
+from cloze.model.encoder.operations.native_kernels import kernels_for
 
 # T tokens of all sequences, I intermediate width
 

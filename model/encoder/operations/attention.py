@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from model.config import EncoderConfig
-from model.data.batch import PackedBatch, on
-from model.encoder.operations.dropout import Draws, Noise
-from model.encoder.operations.grouped_attention import (
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import PackedBatch, on
+from cloze.model.encoder.operations.dropout import Draws, Noise
+from cloze.model.encoder.operations.grouped_attention import (
     Attend,
     GroupedAttention,
     Kept,

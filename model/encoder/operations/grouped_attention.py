@@ -21,12 +21,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from model.config import EncoderConfig
-from model.data.batch import PackedBatch, ladder, on
-from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import CPU, Draws, Noise, draw, dropping, keep_
-from model.encoder.operations.native_kernels import Kernels, kernels
-from model.encoder.operations.products import wide
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import PackedBatch, ladder, on
+from cloze.model.encoder.operations.autograd import Context, apply
+from cloze.model.encoder.operations.dropout import CPU, Draws, Noise, draw, dropping, keep_
+from cloze.model.encoder.operations.native_kernels import Kernels, kernels
+from cloze.model.encoder.operations.products import wide
 
 # B sequences, G of them in a group, T tokens, A heads, K width of one head, S longest length of a
 # group, R rows of all groups together: the sum of G * A * S

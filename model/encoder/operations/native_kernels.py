@@ -17,8 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from artifacts.errors import UsageError
-from artifacts.runtime.native import declare, load
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.runtime.native import declare, load
 
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = (

@@ -17,7 +17,7 @@ its current maximum: no scaling state is carried across steps or checkpoints. Su
 CPU the same rounded values are multiplied in float32 (`product_in_float32`), which is slower than
 bfloat16 and serves tests and `benchmarks/gpu/fp8_loss.py` as a reference.
 
-    python -P -m model.encoder.operations.products
+    python -P -m cloze.model.encoder.operations.products
 
 prints the FLOP/s of one core's products in float32 and, if it has them, in bfloat16.
 """
@@ -31,10 +31,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.config import FP8_MULTIPLE
-from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.native_kernels import Kernels, kernels_for
-from model.hardware import has_fast_fp32_library, machine_precision
+from cloze.model.config import FP8_MULTIPLE
+from cloze.model.encoder.operations.autograd import Context, apply
+from cloze.model.encoder.operations.native_kernels import Kernels, kernels_for
+from cloze.model.hardware import has_fast_fp32_library, machine_precision
 
 # T tokens, I inputs of a product, O outputs; M rows, K depth, N columns of any product
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.encoder.operations.autograd import Context, apply
-from model.encoder.operations.dropout import Draws, dropping, keep_
-from model.encoder.operations.native_kernels import kernels_for
-from model.encoder.operations.products import wide
+from cloze.model.encoder.operations.autograd import Context, apply
+from cloze.model.encoder.operations.dropout import Draws, dropping, keep_
+from cloze.model.encoder.operations.native_kernels import kernels_for
+from cloze.model.encoder.operations.products import wide
 
 # T tokens, H width
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from artifacts.config import parse, read_toml
+from cloze.artifacts.config import parse, read_toml
 from cloze.demo.docstrings import documents
-from flows.config import RunConfig
+from cloze.flows.config import RunConfig
 from tests.conftest import PROJECT
 
 DEMO = PROJECT / "configs" / "demo.toml"

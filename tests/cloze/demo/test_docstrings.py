@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from cloze.demo.docstrings import DOCSTRINGS, documents
-from pipeline.config.settings import SourceConfig
-from pipeline.readers.documents import Piece
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.documents import Piece
 from tests.pipeline.installed import install, use
 
 SENTENCE = "This sentence has quite enough words to be left out when repeated."

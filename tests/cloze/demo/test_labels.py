@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.stage import StageTable
-from artifacts.store import Artifact
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Artifact
 from cloze.demo.labels import choose, make_labels
-from pipeline.config.settings import LabelsStage
+from cloze.pipeline.config.settings import LabelsStage
 from tests.pipeline.installed import install, use
 
 SPLITS = ("train", "dev", "test")

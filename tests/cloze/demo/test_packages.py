@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.demo.packages import (
     Docstring,
     builtin_symbols,

@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import cloze as api
-from artifacts.config import read_toml
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.artifacts.config import read_toml
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 
 Cloze = Callable[..., Any]

@@ -16,9 +16,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from artifacts.config import read_toml
-from artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK
-from flows.workspace import run_artifact, workspace
+from cloze.artifacts.config import read_toml
+from cloze.artifacts.tokenizer import CLS, MASK, PAD, SEP, UNK
+from cloze.flows.workspace import run_artifact, workspace
 from tests.byte_level import TEXT, byte_level
 
 Cloze = Callable[..., Any]

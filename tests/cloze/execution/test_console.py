@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from cloze.execution.console import PlainHandler, TerminalHandler
-from flows.events import PROGRESS, add_handler, emit, remove_handler
+from cloze.flows.events import PROGRESS, add_handler, emit, remove_handler
 
 LINE = "tokens 120/480 MB 24.1 MB/s remaining 0:15"
 
@@ -22,7 +22,7 @@ def shown(handler: Any, stream: io.StringIO) -> str:
         emit("tokens", "waiting", logger=PROGRESS)
         emit("vocabulary", "reused", "3f2a91c04d1e")
         emit("tokens", "warning", "a.arrow is [bold]missing[/bold]; made again")
-        emit("tokens", "running", "python -P -m pipeline.tokens")
+        emit("tokens", "running", "python -P -m cloze.pipeline.tokens")
         emit("tokens", "progress", LINE, logger=PROGRESS)
         emit("tokens", "progress", LINE)
         frame = stream.getvalue()
@@ -42,7 +42,7 @@ def test_in_a_pipe_every_event_is_one_line() -> None:
     assert shown(PlainHandler(console), stream).splitlines() == [
         "vocabulary: reused 3f2a91c04d1e",
         "tokens: warning a.arrow is [bold]missing[/bold]; made again",
-        "tokens: running python -P -m pipeline.tokens",
+        "tokens: running python -P -m cloze.pipeline.tokens",
         "tokens: 120/480 MB 24.1 MB/s remaining 0:15",
         "tokens: failed",
     ]

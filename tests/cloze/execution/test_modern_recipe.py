@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from artifacts.store import Artifact
-from flows.workspace import run_artifact, workspace
-from model.encoder.operations.native_kernels import kernels
+from cloze.artifacts.store import Artifact
+from cloze.flows.workspace import run_artifact, workspace
+from cloze.model.encoder.operations.native_kernels import kernels
 from tests.cloze.execution.test_text_folder import text
 from tests.conftest import cloze
 

@@ -10,7 +10,7 @@ import pytest
 def test_every_stage_to_run_has_an_expected_time_and_its_basis(
     cloze: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
     done = cloze("plan", "try.toml", "--json")
     assert done.returncode == 0, done.stderr
     expected = {one["stage"]: one for one in json.loads(done.stdout)["expected"]}

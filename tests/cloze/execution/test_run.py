@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloze.execution import run
-from flows.expected import ExpectedTime
+from cloze.flows.expected import ExpectedTime
 
 
 def test_a_port_in_use_is_a_one_line_error_with_a_remedy(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from artifacts.stage import read_stage_table
-from artifacts.store import commit, put_bytes
-from flows.job import JobResult
+from cloze.artifacts.stage import read_stage_table
+from cloze.artifacts.store import commit, put_bytes
+from cloze.flows.job import JobResult
 
 Options = dict[str, list[str]]
 
@@ -25,7 +25,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Options:
         commit(table, [put_bytes(table.output, table.stage.encode(), name="content.txt")])
         return JobResult(seconds=1.0, peak_memory=1)
 
-    monkeypatch.setattr("flows.executor.run_job", run_job)
+    monkeypatch.setattr("cloze.flows.executor.run_job", run_job)
     return given
 
 

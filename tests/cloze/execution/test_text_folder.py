@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.config import override, read_toml
-from model import hardware
+from cloze.artifacts.config import override, read_toml
+from cloze.model import hardware
 from tests.conftest import PROJECT, cloze
 from tests.waiting import PATIENCE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from artifacts.results import Scores, Trials
+from cloze.artifacts.results import Scores, Trials
 from cloze.inference.exchange import GLUE_FILES
 from tests.cloze.inference.official_tasks import GLUE_NAMES, write_official_tasks
 from tests.cloze.tiny_model import write_model

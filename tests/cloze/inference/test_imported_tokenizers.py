@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import BertModel
 
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.layout import hugging_face_config, to_hugging_face
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
 from tests.cloze.tiny_model import CONFIG
 
 Cloze = Callable[..., Any]

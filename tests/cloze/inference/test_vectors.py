@@ -15,7 +15,7 @@ import pytest
 
 import cloze as api
 from cloze.inference import input_texts
-from model.inference import passage_index
+from cloze.model.inference import passage_index
 from tests.cloze.tiny_model import write_model
 from tests.conftest import PROJECT
 

@@ -15,14 +15,14 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from artifacts.config import parse, read_toml
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.filesystem import find_files
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.artifacts.config import parse, read_toml
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.filesystem import find_files
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.flows.config import RunConfig
 from cloze.init.configuration import configuration, corpus_facts, init, recipe
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.labelled_files import labelled_files
-from flows.config import RunConfig
 from tests.cloze.init.test_corpus_samples import ENGLISH, GERMAN
 from tests.conftest import PROJECT
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.store import Artifact
 from cloze.answer import Answer
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact
 from cloze.inspection.inspect_artifact import inspect
-from pipeline.examples import make_examples
-from pipeline.tokens import make_tokens
+from cloze.pipeline.examples import make_examples
+from cloze.pipeline.tokens import make_tokens
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 from tests.pipeline.synthetic_tokens import examples_table
 

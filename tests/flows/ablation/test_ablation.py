@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from scipy.stats import ttest_ind
 
-from artifacts.config import parse, read_toml
-from artifacts.errors import UsageError
-from artifacts.results import SeedScores
-from artifacts.summary import Summary
-from flows.ablation.result import (
+from cloze.artifacts.config import parse, read_toml
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.results import SeedScores
+from cloze.artifacts.summary import Summary
+from cloze.flows.ablation.result import (
     AblationResult,
     TableResult,
     ablation_result,
@@ -20,12 +20,12 @@ from flows.ablation.result import (
     lede,
     publish,
 )
-from flows.ablation.rows import Row, rows
-from flows.config import MachineConfig, RunConfig
-from flows.executor import execute
-from flows.forecast import step_flops
-from flows.prefect import flows as prefect_flows
-from flows.workspace import Workspace, read_record, run_artifact, workspace
+from cloze.flows.ablation.rows import Row, rows
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.forecast import step_flops
+from cloze.flows.prefect import flows as prefect_flows
+from cloze.flows.workspace import Workspace, read_record, run_artifact, workspace
 from tests.conftest import PROJECT
 
 OBJECTIVES = ["base", "no-nsp", "left-to-right", "left-to-right-bilstm", "concatenated", "elmo"]

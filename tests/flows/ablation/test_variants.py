@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import tomli_w
 
-from artifacts.errors import UsageError
+from cloze.artifacts.errors import UsageError
 from cloze.command import exit_code
-from flows.ablation.variants import variants
-from flows.config import RunConfig
-from flows.stages import chain, keyed_config
-from flows.workspace import read_record, workspace
+from cloze.flows.ablation.variants import variants
+from cloze.flows.config import RunConfig
+from cloze.flows.stages import chain, keyed_config
+from cloze.flows.workspace import read_record, workspace
 
 RUN = RunConfig.model_validate(
     {"name": "base", "corpus": {"sources": [{"reader": "text", "path": "/texts"}]}}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageError
-from flows.launchers.kubernetes import KubernetesConfig, KubernetesJob, KubernetesLauncher
+from cloze.artifacts.errors import UsageError
+from cloze.flows.launchers.kubernetes import KubernetesConfig, KubernetesJob, KubernetesLauncher
 from tests.waiting import wait_for
 
 KUBECTL = f"""#!{sys.executable}

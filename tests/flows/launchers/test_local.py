@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.runtime.processes import ProcessId, descendants
-from flows.launchers.launcher import LOST
-from flows.launchers.local import LocalJob, LocalLauncher
+from cloze.artifacts.runtime.processes import ProcessId, descendants
+from cloze.flows.launchers.launcher import LOST
+from cloze.flows.launchers.local import LocalJob, LocalLauncher
 from tests.waiting import wait_for
 
 LEAVES_ONE_BEHIND = """
@@ -102,7 +102,7 @@ def test_a_program_ends_when_its_owner_is_killed(tmp_path: Path, job: Path) -> N
     owner = f"""
     import sys, time
     from pathlib import Path
-    from flows.launchers.local import LocalLauncher
+    from cloze.flows.launchers.local import LocalLauncher
     source = {LEAVES_ONE_BEHIND.format(rest="time.sleep(300)")!r}
     LocalLauncher(grace=1.0).start([sys.executable, "-c", source], job=Path({str(job)!r}))
     time.sleep(300)
@@ -154,8 +154,8 @@ def test_a_module_of_the_users_own_does_not_win_over_ours(
         (tmp_path / folder / "__init__.py").write_text("raise SystemExit('the wrong one')")
     source = """
     import subprocess, sys
-    import model.config, pipeline.config.settings, flows.config
-    sys.exit(subprocess.run([sys.executable, "-m", "model.config"]).returncode)
+    import cloze.model.config, cloze.pipeline.config.settings, cloze.flows.config
+    sys.exit(subprocess.run([sys.executable, "-m", "cloze.model.config"]).returncode)
     """
     launcher.start(python(source), job=job)
     wait_for(lambda: launcher.poll(job) is not None)

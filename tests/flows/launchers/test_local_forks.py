@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from artifacts.runtime.processes import ProcessId, descendants
-from flows.launchers import local
-from flows.launchers.launcher import LOST
-from flows.launchers.local import MODULES, PYTHON, LocalJob, LocalLauncher, WarmProcess
+from cloze.artifacts.runtime.processes import ProcessId, descendants
+from cloze.flows.launchers import local
+from cloze.flows.launchers.launcher import LOST
+from cloze.flows.launchers.local import MODULES, PYTHON, LocalJob, LocalLauncher, WarmProcess
 from tests.conftest import PROJECT
 from tests.waiting import wait_for
 
@@ -109,7 +109,7 @@ def asleep(launcher: LocalLauncher, job: Path) -> tuple[psutil.Process, psutil.P
 def warm_process() -> psutil.Process:
     """The only child of this process."""
     (found,) = (
-        one for one in psutil.Process().children() if "flows.launchers.local" in one.cmdline()
+        one for one in psutil.Process().children() if "cloze.flows.launchers.local" in one.cmdline()
     )
     return found
 
@@ -235,7 +235,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     owner = f"""
 import sys, time
 from pathlib import Path
-from flows.launchers import local
+from cloze.flows.launchers import local
 local.MODULES = ("prepared",)
 launcher = local.LocalLauncher(grace=1.0, warm=local.WarmProcess())
 launcher.start({program("sleep", 300)}, job=Path("job"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows.launchers.slurm import SlurmConfig, SlurmJob, SlurmLauncher
+from cloze.flows.launchers.slurm import SlurmConfig, SlurmJob, SlurmLauncher
 from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze
 from tests.waiting import PATIENCE, wait_for
 

@@ -16,10 +16,10 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ParameterTypeError
 
-from flows.config import MachineConfig, RunConfig
-from flows.job import StageFailed
-from flows.prefect import flows
-from flows.prefect.flows import (
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.job import StageFailed
+from cloze.flows.prefect import flows
+from cloze.flows.prefect.flows import (
     SERVED,
     SERVING,
     ProgressBars,
@@ -34,8 +34,8 @@ from flows.prefect.flows import (
     reporting_to,
     stage_rows,
 )
-from flows.prefect.server import ServerLost, prefect_server
-from flows.workspace import RunRecord, StageRecord, writable_workspace
+from cloze.flows.prefect.server import ServerLost, prefect_server
+from cloze.flows.workspace import RunRecord, StageRecord, writable_workspace
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -189,7 +189,7 @@ def test_a_trigger_gives_the_fields_it_changes_and_the_served_ones_fill_the_rest
 def test_every_flow_shows_its_configuration_as_a_form() -> None:
     program = """
     import json
-    from flows.prefect.flows import end_to_end, evaluate, finetune, prepare, pretrain
+    from cloze.flows.prefect.flows import end_to_end, evaluate, finetune, prepare, pretrain
     for flow in (end_to_end, prepare, pretrain, finetune, evaluate):
         schema = flow.parameters.model_dump()
         assert set(schema["properties"]) == {"run", "machine"}, schema["properties"]

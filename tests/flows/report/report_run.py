@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from artifacts.manifest import FileEntry
-from artifacts.stage import InputRef, StageTable
-from artifacts.store import Artifact, commit, put_bytes, put_json
-from artifacts.tokenizer import WordPieceTokenizer
-from flows.config import RunConfig
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_bytes, put_json
+from cloze.artifacts.tokenizer import WordPieceTokenizer
+from cloze.flows.config import RunConfig
 
 SECRET = "xylophone"
 """A word of the corpus that must not appear without `show_text`."""
@@ -309,7 +309,7 @@ def _record(folder: Path, run: RunConfig, made: Mapping[str, Artifact]) -> str:
             "state": "made",
             "seconds": 10.0,
             "peak_memory": 1 << 30,
-            "argv": ["python", "-P", "-m", f"pipeline.{stage}", "--config", f"{stage}.json"],
+            "argv": ["python", "-P", "-m", f"cloze.pipeline.{stage}", "--config", f"{stage}.json"],
         }
         for stage, artifact in made.items()
     }

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
-from artifacts.results import SeedScores
-from flows.report.charts import (
+from cloze.artifacts.results import SeedScores
+from cloze.flows.report.charts import (
     COLOURS,
     Bar,
     Line,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.results import MaskedSentences, Scores
-from artifacts.stage import InputRef
-from artifacts.summary import Summary
-from flows.report import wording as words
-from flows.report.__main__ import make_report
-from flows.report.collect import (
+from cloze.artifacts.results import MaskedSentences, Scores
+from cloze.artifacts.stage import InputRef
+from cloze.artifacts.summary import Summary
+from cloze.flows.report import wording as words
+from cloze.flows.report.__main__ import make_report
+from cloze.flows.report.collect import (
     collect,
     entropy,
     length_at,
@@ -19,10 +19,10 @@ from flows.report.collect import (
     rank_frequency,
     training_clock,
 )
-from flows.report.figures import figures, read_summary, terminal_lines
-from flows.report.page import render
-from flows.report.plots import companions, learning_curve, story
-from flows.workspace import Workspace
+from cloze.flows.report.figures import figures, read_summary, terminal_lines
+from cloze.flows.report.page import render
+from cloze.flows.report.plots import companions, learning_curve, story
+from cloze.flows.workspace import Workspace
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,
     METRICS,
@@ -144,7 +144,7 @@ def test_the_configuration_states_departures_alone(summary: Summary) -> None:
 def test_steps_have_time_and_memory_from_the_record(summary: Summary) -> None:
     assert {step.seconds for step in summary.steps} == {10.0}
     assert {step.peak_memory for step in summary.steps} == {1 << 30}
-    assert summary.steps[1].argv[2:4] == ("-m", "pipeline.tokens")
+    assert summary.steps[1].argv[2:4] == ("-m", "cloze.pipeline.tokens")
 
 
 def test_six_lines_say_the_most_important(summary: Summary) -> None:

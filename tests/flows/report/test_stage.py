@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from artifacts.errors import UsageError
-from artifacts.results import ReferenceScore
-from artifacts.stage import write_stage_table
-from artifacts.store import open_artifact
-from artifacts.summary import Summary
-from flows.report.__main__ import make_report
-from flows.report.collect import collect
-from flows.report.figures import terminal_lines
-from flows.report.page import render
-from flows.report.plots import task_spread
-from flows.report.wording import lede
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.results import ReferenceScore
+from cloze.artifacts.stage import write_stage_table
+from cloze.artifacts.store import open_artifact
+from cloze.artifacts.summary import Summary
+from cloze.flows.report.__main__ import make_report
+from cloze.flows.report.collect import collect
+from cloze.flows.report.figures import terminal_lines
+from cloze.flows.report.page import render
+from cloze.flows.report.plots import task_spread
+from cloze.flows.report.wording import lede
 from tests.flows.report.report_run import PRESENT, SECRET, report_table
 
 
@@ -36,7 +36,7 @@ def test_the_program_leaves_a_page_and_a_summary(tmp_path: Path) -> None:
         sys.executable,
         "-P",
         "-m",
-        "flows.report",
+        "cloze.flows.report",
         "--config",
         str(tmp_path / "report.json"),
     ]
@@ -161,7 +161,7 @@ def luminance(colour: str) -> float:
 
 
 def test_small_text_has_enough_contrast_in_both_modes() -> None:
-    style = resources.files("flows.report").joinpath("templates/report.css").read_text()
+    style = resources.files("cloze.flows.report").joinpath("templates/report.css").read_text()
     modes = re.findall(r"--paper: (#\w+); --ink: (#\w+); --soft: (#\w+); --faint: (#\w+)", style)
     assert len(modes) == 2
     for paper, *texts in modes:

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from artifacts.results import (
+from cloze.artifacts.results import (
     Comparison,
     ErrorExample,
     LanguageModelScore,
@@ -12,11 +12,11 @@ from artifacts.results import (
     SystemScore,
     TaskScore,
 )
-from artifacts.summary import Pretraining, Summary
-from flows.report.charts import below
-from flows.report.page import to_toml
-from flows.report.plots import crossing, plateau
-from flows.report.units import (
+from cloze.artifacts.summary import Pretraining, Summary
+from cloze.flows.report.charts import below
+from cloze.flows.report.page import to_toml
+from cloze.flows.report.plots import crossing, plateau
+from cloze.flows.report.units import (
     THIN,
     duration,
     integer,
@@ -30,7 +30,7 @@ from flows.report.units import (
     size,
     three_digits,
 )
-from flows.report.wording import (
+from cloze.flows.report.wording import (
     lede,
     search_found,
     spread_words,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.errors import UsageError
-from artifacts.store import Artifact
-from model.config import EncoderConfig, PhaseConfig
-from model.data.batch import empty_micro_batch
-from model.data.micro_batches import (
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact
+from cloze.model.config import EncoderConfig, PhaseConfig
+from cloze.model.data.batch import empty_micro_batch
+from cloze.model.data.micro_batches import (
     BatchSource,
     CostModel,
     Share,
@@ -21,9 +21,9 @@ from model.data.micro_batches import (
     plan_micro_batches,
     prefetch,
 )
-from model.data.order import Curriculum, LengthOrder
-from model.data.shards import ExampleShards, Sizes
-from model.data.targets import DynamicMasking
+from cloze.model.data.order import Curriculum, LengthOrder
+from cloze.model.data.shards import ExampleShards, Sizes
+from cloze.model.data.targets import DynamicMasking
 from tests.model.training.training_fixtures import TOKENIZER, examples_artifact
 
 MASKING = DynamicMasking(TOKENIZER.mask_id, TOKENIZER.size, 0.8, 0.1)

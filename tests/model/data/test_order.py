@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artifacts.errors import UsageError
-from model.config import PhaseConfig
-from model.data import order as order_module
-from model.data.order import BatchAddress, Curriculum, LengthOrder
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import PhaseConfig
+from cloze.model.data import order as order_module
+from cloze.model.data.order import BatchAddress, Curriculum, LengthOrder
 
 ROWS = ((5, 0, 8), (4, 3, 9))
 

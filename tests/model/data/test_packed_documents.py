@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from artifacts.store import Artifact
-from model.config import EncoderConfig, PhaseConfig
-from model.data.batch import Example, pack
-from model.data.micro_batches import BatchSource, CostModel, Share, pack_examples
-from model.data.order import Curriculum, LengthOrder
-from model.data.shards import Examples, ExampleShards, select
-from model.data.targets import DynamicMasking
-from model.encoder.models import Encoder, PretrainingModel
-from pipeline.examples import make_examples
+from cloze.artifacts.store import Artifact
+from cloze.model.config import EncoderConfig, PhaseConfig
+from cloze.model.data.batch import Example, pack
+from cloze.model.data.micro_batches import BatchSource, CostModel, Share, pack_examples
+from cloze.model.data.order import Curriculum, LengthOrder
+from cloze.model.data.shards import Examples, ExampleShards, select
+from cloze.model.data.targets import DynamicMasking
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.pipeline.examples import make_examples
 from tests.model.encoder.encoder_builders import small_config
 from tests.pipeline.synthetic_tokens import (
     examples_table,

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.store import Artifact
-from model.data.batch import ragged_indices
-from model.data.shards import ExampleShards, select
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.store import Artifact
+from cloze.model.data.batch import ragged_indices
+from cloze.model.data.shards import ExampleShards, select
 from tests.model.training.training_fixtures import WORDS, examples_artifact
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from artifacts.errors import UsageError
-from artifacts.store import Artifact
-from model.data.batch import NO_NEXT_SENTENCE
-from model.data.micro_batches import pack_examples
-from model.data.shards import Examples, ExampleShards, select
-from model.data.targets import DynamicMasking, NextToken
-from model.encoder.models import PretrainingModel
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact
+from cloze.model.data.batch import NO_NEXT_SENTENCE
+from cloze.model.data.micro_batches import pack_examples
+from cloze.model.data.shards import Examples, ExampleShards, select
+from cloze.model.data.targets import DynamicMasking, NextToken
+from cloze.model.encoder.models import PretrainingModel
 from tests.model.encoder.encoder_builders import random_model, small_config
 from tests.model.training.training_fixtures import TOKENIZER, examples_artifact
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from artifacts.store import Artifact
-from model.config import PretrainConfig
-from model.data.torch_dataset import IGNORED, PretrainingBatches
+from cloze.artifacts.store import Artifact
+from cloze.model.config import PretrainConfig
+from cloze.model.data.torch_dataset import IGNORED, PretrainingBatches
 from tests.model.training.training_fixtures import TOKENIZER, examples_artifact
 
 
@@ -55,8 +55,8 @@ def test_a_loop_of_transformers_trains_on_them(artifact: Artifact) -> None:
 LOADED_BY_WORKERS = """
 import json, sys
 from torch.utils.data import DataLoader
-from model.config import PretrainConfig
-from model.data.torch_dataset import PretrainingBatches
+from cloze.model.config import PretrainConfig
+from cloze.model.data.torch_dataset import PretrainingBatches
 
 batches = PretrainingBatches(sys.argv[1], PretrainConfig.model_validate_json(sys.argv[2]))
 loaded = DataLoader(batches, batch_size=None, num_workers=2)

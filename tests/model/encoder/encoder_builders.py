@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForPreTraining
 
-from model.config import EncoderConfig
-from model.data.batch import Example
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.layout import hugging_face_config, to_hugging_face
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 VOCABULARY = 300
 MIXED_LENGTHS = (128, 128, 128, 100, 37, 5, 60, 61, 127, 2, 128)

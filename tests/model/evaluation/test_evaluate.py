@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from artifacts.results import (
+from cloze.artifacts.results import (
     Baseline,
     EpochRecord,
     SeedScores,
@@ -14,12 +14,12 @@ from artifacts.results import (
     Trials,
     standard_error,
 )
-from model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
-from model.evaluation.evaluate import difference, glue_average, reference_scores, task_scores
-from model.finetune.trials import TrialPlan, grid_points
-from model.glue import GLUE, submission_name, task_fields
-from model.tasks.problems import load_problem, load_tables
-from model.tasks.task_table import TaskTable
+from cloze.model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
+from cloze.model.evaluation.evaluate import difference, glue_average, reference_scores, task_scores
+from cloze.model.finetune.trials import TrialPlan, grid_points
+from cloze.model.glue import GLUE, submission_name, task_fields
+from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.tasks.task_table import TaskTable
 from tests.model.task_builders import TINY, TOKENIZER
 
 

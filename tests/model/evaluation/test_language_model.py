@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from artifacts.store import Artifact, commit, put_file
-from artifacts.tables import tokens_name, tokens_schema
-from artifacts.tokenizer import MASK, SPECIAL_TOKENS, WordPieceTokenizer
-from model.evaluation.language_model import SENTENCES, heldout_sentences
+from cloze.artifacts.store import Artifact, commit, put_file
+from cloze.artifacts.tables import tokens_name, tokens_schema
+from cloze.artifacts.tokenizer import MASK, SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.model.evaluation.language_model import SENTENCES, heldout_sentences
 from tests.model.task_builders import stage_table
 
 WORDS = ("the", "town", "lies", "river", "on", "old", "market", "##s", ".", ",", "and")

@@ -4,15 +4,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from model.data.shards import Examples
-from model.evaluation.language_model import (
+from cloze.model.data.shards import Examples
+from cloze.model.evaluation.language_model import (
     MaskedTokens,
     evaluate_ngram,
     evaluate_unigram,
     majority_share,
     masked_tokens,
 )
-from model.evaluation.ngram import NOTHING, NgramModel, TokenStream
+from cloze.model.evaluation.ngram import NOTHING, NgramModel, TokenStream
 
 V = 12
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import FinetuneConfig, OptimizerConfig, TaskConfig
-from model.encoder.models import Encoder, SentenceModel, TaskModel
-from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.trainer import Recipe, Trainer
-from model.tasks.base import Problem
-from model.tasks.problems import load_problem, load_tables
+from cloze.model.config import FinetuneConfig, OptimizerConfig, TaskConfig
+from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
+from cloze.model.finetune.approaches import FineTuning, split_logits
+from cloze.model.finetune.trainer import Recipe, Trainer
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.problems import load_problem, load_tables
 from tests.model.strict_cuda import CUDA, strict_cuda
 from tests.model.task_builders import TINY, TOKENIZER, write_lines
 

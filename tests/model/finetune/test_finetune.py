@@ -12,19 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from artifacts.errors import ClozeError, UsageError
-from artifacts.progress import Progress
-from artifacts.results import MaskedSentences, Scores, Trial, Trials
-from artifacts.stage import write_stage_table
-from artifacts.store import Artifact, open_artifact
-from model.evaluation.evaluate import evaluate
-from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.finetune import Worker, finetune, run_workers
-from model.hugging_face.model_files import read_encoder_files, read_model
-from model.hugging_face.source import open_source
-from model.inference.export import export_task
-from model.inference.predict import load_predictor
-from model.tasks.problems import load_problem, load_tables
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.progress import Progress
+from cloze.artifacts.results import MaskedSentences, Scores, Trial, Trials
+from cloze.artifacts.stage import write_stage_table
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.model.evaluation.evaluate import evaluate
+from cloze.model.finetune.approaches import FineTuning, split_logits
+from cloze.model.finetune.finetune import Worker, finetune, run_workers
+from cloze.model.hugging_face.model_files import read_encoder_files, read_model
+from cloze.model.hugging_face.source import open_source
+from cloze.model.inference.export import export_task
+from cloze.model.inference.predict import load_predictor
+from cloze.model.tasks.problems import load_problem, load_tables
 from tests.model.task_builders import (
     FIRST_WORD,
     TOKENIZER,
@@ -478,7 +478,13 @@ def test_two_workers_leave_the_same_bytes_as_one(tmp_path: Path) -> None:
 
     alone = finetune(table(1), [])
     write_stage_table(table(2), tmp_path / "table.json")
-    command = [sys.executable, "-m", "model.finetune.finetune", "--config", tmp_path / "table.json"]
+    command = [
+        sys.executable,
+        "-m",
+        "cloze.model.finetune.finetune",
+        "--config",
+        tmp_path / "table.json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     both = open_artifact(str(tmp_path / "with2"))
     assert both.digest == alone.digest == done.stdout.strip()

@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 import torch
 
-from artifacts.errors import UsageError
-from artifacts.results import Trials
-from artifacts.stage import StageTable, write_stage_table
-from artifacts.store import Artifact, open_artifact
-from model.config import (
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.results import Trials
+from cloze.artifacts.stage import StageTable, write_stage_table
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.model.config import (
     EncoderConfig,
     FeatureConfig,
     FinetuneConfig,
     OptimizerConfig,
     TaskConfig,
 )
-from model.encoder.models import Encoder, SentenceModel, TaskModel
-from model.finetune.approaches import FineTuning, split_logits
-from model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
-from model.finetune.finetune import finetune
-from model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
-from model.hugging_face.model_files import read_encoder_files
-from model.tasks.base import Problem
-from model.tasks.problems import load_problem, load_tables
+from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
+from cloze.model.finetune.approaches import FineTuning, split_logits
+from cloze.model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
+from cloze.model.finetune.finetune import finetune
+from cloze.model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.problems import load_problem, load_tables
 from tests.model.task_builders import (
     TINY,
     TOKENIZER,
@@ -336,7 +336,7 @@ def test_cached_gradients_know_the_dropout_of_the_vectors(tmp_path: Path) -> Non
 def on_two_ranks(table: Path) -> None:
     """Run the stage as two ranks on one machine."""
     port = free_port()
-    command = [*(sys.executable, "-m", "model.finetune.finetune"), *("--config", str(table))]
+    command = [*(sys.executable, "-m", "cloze.model.finetune.finetune"), *("--config", str(table))]
     ranks = [
         subprocess.Popen(
             command,

@@ -17,15 +17,15 @@ from transformers import (
     BertModel,
 )
 
-from artifacts.errors import ClozeError, IntegrityError, UsageError
-from artifacts.stage import StageTable
-from artifacts.store import Store, commit, put_file
-from model.data.batch import Example, pack, padded
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.layout import from_hugging_face, to_hugging_face
-from model.hugging_face.model_files import read_encoder_files
-from model.inference.export import export, import_encoder
-from model.inference.load import load
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import Store, commit, put_file
+from cloze.model.data.batch import Example, pack, padded
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.layout import from_hugging_face, to_hugging_face
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.inference.export import export, import_encoder
+from cloze.model.inference.load import load
 from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 
 SEQUENCES = [[2, 5, 6, 7, 3], [2, 8, 3], [2, 9, 10, 11, 12, 13, 3]]

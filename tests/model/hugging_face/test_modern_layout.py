@@ -15,14 +15,14 @@ from transformers import (
     ModernBertModel,
 )
 
-from artifacts.errors import ClozeError
-from artifacts.store import Store
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.store import Store
 from cloze.init.initial_model import shape_table
-from model.config import EncoderConfig
-from model.data.batch import Example, pack
-from model.hugging_face.model_files import read_encoder_files
-from model.inference.export import export, import_encoder
-from model.inference.load import load
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example, pack
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.inference.export import export, import_encoder
+from cloze.model.inference.load import load
 from tests.model.hugging_face.tiny_encoder import TOKENIZER
 
 IDS = [2, *[5, 6, 7, 8, 9, 10, 11] * 6, 3]

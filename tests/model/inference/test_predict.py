@@ -10,17 +10,17 @@ import pytest
 import torch
 import transformers
 
-from artifacts.errors import UsageError
-from artifacts.store import Artifact
-from model.config import EncoderConfig
-from model.data.batch import Example, pack
-from model.finetune.finetune import finetune
-from model.hugging_face.model_files import read_model
-from model.hugging_face.source import open_source
-from model.inference import predict
-from model.inference.export import export_task
-from model.inference.predict import load_predictor
-from model.tasks.task_table import Wanted, read_table
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example, pack
+from cloze.model.finetune.finetune import finetune
+from cloze.model.hugging_face.model_files import read_model
+from cloze.model.hugging_face.source import open_source
+from cloze.model.inference import predict
+from cloze.model.inference.export import export_task
+from cloze.model.inference.predict import load_predictor
+from cloze.model.tasks.task_table import Wanted, read_table
 from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
 
 WORDS = ["list", "array", "name", "value", "of"]

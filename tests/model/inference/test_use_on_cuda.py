@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from artifacts.store import Artifact, Store
-from model.data.shards import ExampleShards
-from model.evaluation.language_model import evaluate_encoder
-from model.finetune.finetune import finetune
-from model.inference.export import import_encoder
-from model.inference.load import load
-from model.inference.predict import load_predictor
-from model.training.precision import placed
+from cloze.artifacts.store import Artifact, Store
+from cloze.model.data.shards import ExampleShards
+from cloze.model.evaluation.language_model import evaluate_encoder
+from cloze.model.finetune.finetune import finetune
+from cloze.model.inference.export import import_encoder
+from cloze.model.inference.load import load
+from cloze.model.inference.predict import load_predictor
+from cloze.model.training.precision import placed
 from tests.model.strict_cuda import CUDA, strict_cuda
 from tests.model.task_builders import (
     encoder_artifact,

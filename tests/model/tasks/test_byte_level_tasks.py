@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from model.config import TaskConfig
-from model.tasks.base import Problem
-from model.tasks.problems import load_problem, load_tables
-from model.tasks.span import Spans
+from cloze.model.config import TaskConfig
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.tasks.span import Spans
 from tests.byte_level import byte_level
 
 WORDS = ["The", "list", "(", "of", "東京", "names", ")", "isn't", "naïve", "🤗"]

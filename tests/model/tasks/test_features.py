@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tasks.features import (
+from cloze.model.tasks.features import (
     batches_by_length,
     encode,
     ragged,

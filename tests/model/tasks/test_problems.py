@@ -10,15 +10,15 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from artifacts.errors import UsageError
-from artifacts.tokenizer import read_vocab_txt
-from model.config import TaskConfig
-from model.tasks.base import Problem
-from model.tasks.baselines import baselines
-from model.tasks.classification import measure
-from model.tasks.problems import load_problem, load_tables
-from model.tasks.span import cut_texts, max_context
-from model.tasks.tagging import count_entities, entities, is_entity_scheme
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import read_vocab_txt
+from cloze.model.config import TaskConfig
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.baselines import baselines
+from cloze.model.tasks.classification import measure
+from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.tasks.span import cut_texts, max_context
+from cloze.model.tasks.tagging import count_entities, entities, is_entity_scheme
 from tests.model.task_builders import TOKENIZER, write_lines
 
 

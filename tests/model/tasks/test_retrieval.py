@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from sklearn.metrics import ndcg_score
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from model.config import FinetuneConfig, TaskConfig
-from model.tasks.baselines import baselines
-from model.tasks.problems import load_problem, load_tables
-from model.tasks.retrieval import Retrieval, measure_ranking
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import FinetuneConfig, TaskConfig
+from cloze.model.tasks.baselines import baselines
+from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.tasks.retrieval import Retrieval, measure_ranking
 from tests.model.task_builders import TOKENIZER, write_lines
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from model.tasks.squad import (
+from cloze.model.tasks.squad import (
     best_null_threshold,
     by_answerability,
     exact_match,

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.store import commit, put_bytes
-from model.config import TaskConfig
-from model.tasks.problems import load_tables
-from model.tasks.task_table import TaskTable, Wanted, data_notes, read_table
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.store import commit, put_bytes
+from cloze.model.config import TaskConfig
+from cloze.model.tasks.problems import load_tables
+from cloze.model.tasks.task_table import TaskTable, Wanted, data_notes, read_table
 from tests.model.task_builders import stage_table, write_lines
 
 TEXT = Wanted(required=("text_a",), optional=("label",))

@@ -16,12 +16,12 @@ from typing import Any
 
 from torch import Tensor
 
-from artifacts.errors import ClozeError
-from artifacts.runtime.program import Terminated
-from artifacts.stage import read_stage_table
-from model.training.checkpoints import FaultHook, no_fault
-from model.training.engine import Engine
-from model.training.pretrain import pretrain
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.runtime.program import Terminated
+from cloze.artifacts.stage import read_stage_table
+from cloze.model.training.checkpoints import FaultHook, no_fault
+from cloze.model.training.engine import Engine
+from cloze.model.training.pretrain import pretrain
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 

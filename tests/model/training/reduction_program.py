@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from model.config import EncoderConfig
-from model.data.batch import Example, PackedBatch, pack
-from model.encoder.models import Encoder, PretrainingModel
-from model.training.distributed import GradientBuckets, World, gradient_buckets, join_world
-from model.training.precision import Rounded
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.training.distributed import GradientBuckets, World, gradient_buckets, join_world
+from cloze.model.training.precision import Rounded
 
 VOCABULARY = 300
 MICRO_BATCHES = 3

@@ -12,9 +12,9 @@ import random
 import signal
 import sys
 
-from artifacts.stage import read_stage_table
-from model.training.checkpoints import FaultHook
-from model.training.pretrain import pretrain
+from cloze.artifacts.stage import read_stage_table
+from cloze.model.training.checkpoints import FaultHook
+from cloze.model.training.pretrain import pretrain
 
 SITES = (
     "after_forward",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.errors import ClozeError, UsageError
-from model.training.checkpoints import PARTS, Checkpoints, ParameterState, refuse_changes
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.model.training.checkpoints import PARTS, Checkpoints, ParameterState, refuse_changes
 from tests.model.training.soak_program import SITES
 
 IDENTITY = {

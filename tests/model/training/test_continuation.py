@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.stage import InputRef, StageTable, read_stage_table
-from artifacts.store import Artifact
-from model.training import loop
-from model.training.pretrain import pretrain
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.stage import InputRef, StageTable, read_stage_table
+from cloze.artifacts.store import Artifact
+from cloze.model.training import loop
+from cloze.model.training.pretrain import pretrain
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, stage_table
 

@@ -18,27 +18,27 @@ from deepspeed.utils.timer import ThroughputTimer
 from torch import Tensor
 from torch.nn import functional
 
-from artifacts.errors import UsageError
-from artifacts.store import Artifact
-from model.config import PretrainStage, TrainingMachine
-from model.data.batch import PackedBatch, Shape
-from model.data.micro_batches import Share, StepBatch, on_device, prefetch
-from model.data.sources import heldout_sources, training_source
-from model.encoder.losses import masked_lm_loss
-from model.encoder.models import Encoder, PretrainingModel
-from model.encoder.operations import grouped_attention, residual
-from model.encoder.operations.dropout import DeviceNoise, Draws, Noise
-from model.training import cuda_graphs
-from model.training.checkpoints import Checkpoints, HostCopies
-from model.training.cuda_graphs import StepGraphs, require_graphs
-from model.training.distributed import World
-from model.training.engine import Engine, OneRank, engine_configuration
-from model.training.health import Alarms, Stop, Watchdog
-from model.training.loop import Trainer
-from model.training.optimizer import AdamW
-from model.training.precision import FP8_CAPABILITY
-from model.training.pretrain import compiles, gpu_token_budget, has_compiler
-from model.training.telemetry import Curve, Telemetry
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact
+from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.data.batch import PackedBatch, Shape
+from cloze.model.data.micro_batches import Share, StepBatch, on_device, prefetch
+from cloze.model.data.sources import heldout_sources, training_source
+from cloze.model.encoder.losses import masked_lm_loss
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.operations import grouped_attention, residual
+from cloze.model.encoder.operations.dropout import DeviceNoise, Draws, Noise
+from cloze.model.training import cuda_graphs
+from cloze.model.training.checkpoints import Checkpoints, HostCopies
+from cloze.model.training.cuda_graphs import StepGraphs, require_graphs
+from cloze.model.training.distributed import World
+from cloze.model.training.engine import Engine, OneRank, engine_configuration
+from cloze.model.training.health import Alarms, Stop, Watchdog
+from cloze.model.training.loop import Trainer
+from cloze.model.training.optimizer import AdamW
+from cloze.model.training.precision import FP8_CAPABILITY
+from cloze.model.training.pretrain import compiles, gpu_token_budget, has_compiler
+from cloze.model.training.telemetry import Curve, Telemetry
 from tests.conftest import PROJECT
 from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact
@@ -680,6 +680,6 @@ def test_layers_whose_attention_has_few_shapes_are_compiled(
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("model.training.pretrain.has_compiler", lambda: True)
+    monkeypatch.setattr("cloze.model.training.pretrain.has_compiler", lambda: True)
     where = TrainingMachine.model_validate(machine)
     assert compiles(_stage(precision=precision), where, device) == expected

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from artifacts.errors import IntegrityError, UsageError
-from model.training import distributed as world_module
-from model.training.distributed import World, training_device
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.model.training import distributed as world_module
+from cloze.model.training.distributed import World, training_device
 from tests.listening import outside
 from tests.waiting import PATIENCE, free_port
 
@@ -61,7 +61,7 @@ def test_ranks_of_one_machine_listen_on_loopback_alone() -> None:
 
 LISTENS = """
 import psutil
-from model.training.distributed import join_world
+from cloze.model.training.distributed import join_world
 world = join_world(threads=1, timeout=60.0)
 world.barrier()
 print(*(one.laddr.ip for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"))

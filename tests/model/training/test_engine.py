@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from model.config import OptimizerConfig, TrainingMachine
-from model.training.engine import engine_configuration
+from cloze.model.config import OptimizerConfig, TrainingMachine
+from cloze.model.training.engine import engine_configuration
 
 
 def configuration(machine: TrainingMachine, *, on_gpu: bool = False) -> dict[str, Any]:
@@ -45,7 +45,9 @@ def test_raw_keys_win_at_any_depth_and_leave_the_others() -> None:
 
 def test_nothing_of_deepspeed_speaks_on_standard_output() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import model.training.engine"], capture_output=True, check=True
+        [sys.executable, "-c", "import cloze.model.training.engine"],
+        capture_output=True,
+        check=True,
     )
     assert done.stdout == b""
 

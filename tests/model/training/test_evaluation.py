@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.training.loop import mean_scores
+from cloze.model.training.loop import mean_scores
 
 
 def test_sums_are_divided_by_their_own_counts() -> None:

@@ -8,14 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from model.training.health import HANG_EXIT_CODE, SILENCE, Alarms, Stop, entropy
-from model.training.telemetry import StepRecord
+from cloze.model.training.health import HANG_EXIT_CODE, SILENCE, Alarms, Stop, entropy
+from cloze.model.training.telemetry import StepRecord
 from tests.model.training.training_fixtures import step_record
 from tests.waiting import PATIENCE
 
 WATCHED = """
 import time
-from model.training.health import Watchdog
+from cloze.model.training.health import Watchdog
 with Watchdog(3, {timeout}) as watchdog:
     watchdog.reached("before_step", 17)
     {inside}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from artifacts.store import Artifact
-from model.training.health import HANG_EXIT_CODE
+from cloze.artifacts.store import Artifact
+from cloze.model.training.health import HANG_EXIT_CODE
 from tests.model.training.soak_program import SITES
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
 

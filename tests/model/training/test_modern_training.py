@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from artifacts.errors import ClozeError
-from artifacts.stage import InputRef, read_stage_table
-from artifacts.store import Artifact
-from model.training import loop
-from model.training.pretrain import pretrain
+from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.stage import InputRef, read_stage_table
+from cloze.artifacts.store import Artifact
+from cloze.model.training import loop
+from cloze.model.training.pretrain import pretrain
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
 

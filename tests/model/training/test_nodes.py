@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.store import Artifact, open_artifact
+from cloze.artifacts.store import Artifact, open_artifact
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
 from tests.network import ADDRESSES, can_make_networks, ssh_between, two_machines
 from tests.waiting import PATIENCE
@@ -17,7 +17,12 @@ PORT = "29631"
 
 
 def _start_node(name: str, node: int, table: Path, hostfile: Path) -> "subprocess.Popen[str]":
-    supervised = ["model.training.supervisor", "model.training.pretrain", "--config", str(table)]
+    supervised = [
+        "cloze.model.training.supervisor",
+        "cloze.model.training.pretrain",
+        "--config",
+        str(table),
+    ]
     launcher = ["--hostfile", str(hostfile), "--no_ssh", "--node_rank", str(node)]
     master = ["--master_addr", ADDRESSES[0], "--master_port", PORT]
     return subprocess.Popen(
@@ -96,7 +101,7 @@ def test_a_launch_through_ssh_ends_with_the_same_bytes(
         on_the_first = ["ip", "netns", "exec", machines[0], sys.executable, "-m"]
         launcher = ["deepspeed.launcher.runner", "--hostfile", str(hostfile), "--launcher", "pdsh"]
         master = ["--no_ssh_check", "--master_addr", ADDRESSES[0], "--master_port", PORT]
-        program = ["--module", "model.training.pretrain", "--config", str(table)]
+        program = ["--module", "cloze.model.training.pretrain", "--config", str(table)]
         done = subprocess.run(
             [*on_the_first, *launcher, *master, *program],
             env={**os.environ, "PDSH_SSH_ARGS_APPEND": f"-F {config}"},

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from artifacts.errors import UsageError
-from model.config import OptimizerConfig
-from model.encoder.operations.native_kernels import kernels
-from model.training.optimizer import (
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import OptimizerConfig
+from cloze.model.encoder.operations.native_kernels import kernels
+from cloze.model.training.optimizer import (
     AdamW,
     Lamb,
     StableAdamW,
@@ -21,7 +21,7 @@ from model.training.optimizer import (
     orthogonal,
     parameter_groups,
 )
-from model.training.precision import Rounded
+from cloze.model.training.precision import Rounded
 
 STEPS = 12
 
@@ -348,7 +348,7 @@ def test_kept_copies_and_gradients_train_like_rounding_at_every_step(
 
     twin, before = copy.deepcopy(module), copy.deepcopy(list(module.parameters()))
     optimizer, norms = train(module, keep=True)
-    monkeypatch.setattr("model.training.optimizer.kernels", lambda: None)
+    monkeypatch.setattr("cloze.model.training.optimizer.kernels", lambda: None)
     _, expected_norms = train(twin, keep=False)
     assert norms == pytest.approx(expected_norms, rel=1e-5)
     assert optimizer.kept is not None

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from artifacts.errors import UsageError
-from model.encoder.embeddings import look_up
-from model.training.precision import Rounded, require_fp8
+from cloze.artifacts.errors import UsageError
+from cloze.model.encoder.embeddings import look_up
+from cloze.model.training.precision import Rounded, require_fp8
 
 
 def test_the_module_computes_in_bf16_and_its_parameters_stay_fp32() -> None:

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load
 from transformers import BertConfig, BertForPreTraining
 
-from artifacts.errors import ClozeError, UsageError
-from artifacts.runtime.program import Terminated
-from artifacts.stage import read_stage_table, write_stage_table
-from artifacts.store import Artifact, open_artifact
-from model.config import TrainingMachine
-from model.training.checkpoints import ParameterState
-from model.training.pretrain import checkpoint_folder, pretrain
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.runtime.program import Terminated
+from cloze.artifacts.stage import read_stage_table, write_stage_table
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.model.config import TrainingMachine
+from cloze.model.training.checkpoints import ParameterState
+from cloze.model.training.pretrain import checkpoint_folder, pretrain
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from artifacts.store import Artifact, open_artifact
+from cloze.artifacts.store import Artifact, open_artifact
 from tests.model.training.training_fixtures import examples_artifact, losses, run_ranks, stage_table
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model.training.distributed import gradient_buckets
+from cloze.model.training.distributed import gradient_buckets
 from tests.model.training.training_fixtures import run_ranks
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from artifacts.store import Artifact, open_artifact
-from model.training.checkpoints import Checkpoints
+from cloze.artifacts.store import Artifact, open_artifact
+from cloze.model.training.checkpoints import Checkpoints
 from tests.model.training.training_fixtures import examples_artifact, run_ranks, stage_table
 from tests.waiting import PATIENCE, wait_for
 
@@ -63,8 +63,8 @@ def test_the_supervisor_starts_killed_ranks_again_and_the_bytes_are_the_same(
     assert run_ranks(2, [{"table": str(golden)}])[0].ends[0]["end"] == "done"
     machine = {"ranks": 2, "checkpoint_every": 10}
     struck = stage_table(tmp_path / "struck", examples, machine=machine, **changes)
-    module = "model.training.supervisor"
-    command = [sys.executable, "-P", "-m", module, "model.training.pretrain"]
+    module = "cloze.model.training.supervisor"
+    command = [sys.executable, "-P", "-m", module, "cloze.model.training.pretrain"]
     supervisor = subprocess.Popen(
         [*command, "--config", str(struck), "--max-restarts", "2"],
         stdout=subprocess.DEVNULL,
@@ -101,7 +101,7 @@ def _kill_rank(supervisor: int, checkpoints: Checkpoints, *, after: int, rank: i
 def _rank(process: psutil.Process) -> str | None:
     """The rank of a process; None for the launchers above the ranks."""
     line = process.cmdline()
-    is_rank = any("model.training.pretrain" in part for part in line) and not any(
+    is_rank = any("cloze.model.training.pretrain" in part for part in line) and not any(
         "deepspeed.launcher" in part for part in line
     )
     return process.environ().get("RANK") if is_rank else None

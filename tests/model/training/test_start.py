@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.stage import StageTable, write_stage_table
-from model.config import TrainingMachine
-from model.training.start import (
+from cloze.artifacts.stage import StageTable, write_stage_table
+from cloze.model.config import TrainingMachine
+from cloze.model.training.start import (
     ALLOCATOR,
     KERNEL_CACHES,
     WAITING,
@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE
 
 PROGRAM = """
 import json, os, sys
-from model.training.start import restart_prepared
+from cloze.model.training.start import restart_prepared
 restart_prepared()
 print(json.dumps([os.getpid(), sys.argv[1:], dict(os.environ)]))
 """
@@ -33,7 +33,7 @@ print(json.dumps([os.getpid(), sys.argv[1:], dict(os.environ)]))
 
 FRAGMENTED = """
 from psutil import Process
-from model.training.start import give_back_memory
+from cloze.model.training.start import give_back_memory
 pairs = [(bytearray(b"x") * (4 << 20), bytearray(1000)) for _ in range(40)]
 between = [small for _, small in pairs]
 del pairs
@@ -59,7 +59,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("starter", [["model.training.start"], []])
+@pytest.mark.parametrize("starter", [["cloze.model.training.start"], []])
 def test_a_program_finds_its_environment_whoever_starts_it(
     starter: list[str], table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_program_finds_its_environment_whoever_starts_it(
 
 
 def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
-    argv = [sys.executable, "-P", "-m", "model.training.start", "program", "--config"]
+    argv = [sys.executable, "-P", "-m", "cloze.model.training.start", "program", "--config"]
     done = subprocess.run(
         [*argv, str(tmp_path / "none")], capture_output=True, text=True, check=False
     )
@@ -102,9 +102,9 @@ def test_openmp_takes_the_settings_in_every_stage_that_cloze_starts(
 
 
 def test_one_rank_is_one_process() -> None:
-    command = training_command("model.training.pretrain", "t.json", machine=TrainingMachine())
+    command = training_command("cloze.model.training.pretrain", "t.json", machine=TrainingMachine())
     assert command == [
-        sys.executable, "-P", "-m", "model.training.pretrain", "--config", "t.json",
+        sys.executable, "-P", "-m", "cloze.model.training.pretrain", "--config", "t.json",
     ]  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def test_a_rank_bound_to_its_cores_uses_them_all(monkeypatch: pytest.MonkeyPatch
 
 def test_neither_starting_nor_supervising_needs_torch() -> None:
     code = (
-        "import sys; import model.training.start, model.training.supervisor; "
+        "import sys; import cloze.model.training.start, cloze.model.training.supervisor; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -180,11 +180,11 @@ def test_neither_starting_nor_supervising_needs_torch() -> None:
 LEAN = """
 import sys
 import torch
-import model.evaluation.evaluate, model.finetune.finetune, model.inference.load
-import model.training.pretrain
-from model.config import EncoderConfig, OptimizerConfig
-from model.encoder.models import Encoder, PretrainingModel, TaskModel, initialise, shapes_alone
-from model.training.optimizer import build_optimizer
+import cloze.model.evaluation.evaluate, cloze.model.finetune.finetune, cloze.model.inference.load
+import cloze.model.training.pretrain
+from cloze.model.config import EncoderConfig, OptimizerConfig
+from cloze.model.encoder.models import Encoder, PretrainingModel, TaskModel, initialise, shapes_alone
+from cloze.model.training.optimizer import build_optimizer
 
 for family in ("bert", "modern"):
     config = EncoderConfig(family=family, preset="tiny")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from model.training import supervisor as supervisor_module
-from model.training.supervisor import main, supervise
+from cloze.model.training import supervisor as supervisor_module
+from cloze.model.training.supervisor import main, supervise
 from tests.waiting import PATIENCE, wait_for
 
 COUNTING = """
@@ -67,7 +67,7 @@ def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) 
         "time.sleep(600)\n"
     )
     parent = (
-        "import sys; from model.training.supervisor import supervise; "
+        "import sys; from cloze.model.training.supervisor import supervise; "
         f"sys.exit(supervise([sys.executable, '-c', {child!r}], {{}}, max_restarts=3))"
     )
     log = tmp_path / "log"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from artifacts.errors import ClozeError
-from model.config import EncoderConfig
-from model.training import telemetry as telemetry_module
-from model.training.telemetry import (
+from cloze.artifacts.errors import ClozeError
+from cloze.model.config import EncoderConfig
+from cloze.model.training import telemetry as telemetry_module
+from cloze.model.training.telemetry import (
     Curve,
     StepRecord,
     Telemetry,

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import UsageError
-from artifacts.stage import StageTable, write_stage_table
-from model.config import TrainingMachine
-from model.training import telemetry
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.stage import StageTable, write_stage_table
+from cloze.model.config import TrainingMachine
+from cloze.model.training import telemetry
 from tests.conftest import PROJECT
 
 TABLE = StageTable(
@@ -32,9 +32,9 @@ def track(tmp_path: Path, setting: dict[str, str], steps: list[int], **environme
     """Log a loss at each step and finish, in `tmp_path`, without any account."""
     write_stage_table(TABLE, tmp_path / "table.json")
     program = (
-        "from artifacts.stage import read_stage_table\n"
-        "from model.config import TrainingMachine\n"
-        "from model.training.telemetry import start_trackers\n"
+        "from cloze.artifacts.stage import read_stage_table\n"
+        "from cloze.model.config import TrainingMachine\n"
+        "from cloze.model.training.telemetry import start_trackers\n"
         f"machine = TrainingMachine.model_validate({setting!r})\n"
         "(tracker,) = start_trackers(machine, read_stage_table('table.json'))\n"
         f"for step in {steps}:\n"

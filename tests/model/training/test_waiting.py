@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from model.training import waiting
-from model.training.start import WAITING
-from model.training.waiting import Use, Waiting
+from cloze.model.training import waiting
+from cloze.model.training.start import WAITING
+from cloze.model.training.waiting import Use, Waiting
 
 PROGRAM = """
 import time, torch
-from model.training.waiting import IdleTeam, _runtime
+from cloze.model.training.waiting import IdleTeam, _runtime
 torch.set_num_threads(2)
 values = torch.ones(1 << 17)
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from artifacts.stage import InputRef, StageTable, write_stage_table
-from artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
-from artifacts.tables import examples_name, examples_schema
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from model.training.telemetry import StepRecord
+from cloze.artifacts.stage import InputRef, StageTable, write_stage_table
+from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
+from cloze.artifacts.tables import examples_name, examples_schema
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.model.training.telemetry import StepRecord
 from tests.waiting import PATIENCE, free_port
 
 WORDS = 200

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from artifacts import rng
-from pipeline.mlm import pairing
+from cloze.artifacts import rng
+from cloze.pipeline.mlm import pairing
 
 Sentences = Sequence[Sequence[int]]
 
@@ -77,7 +77,8 @@ class StreamChance:
 
 
 class AddressedChance:
-    """The draws that `pipeline.mlm.pairing` makes for a document of weight one, one at a time."""
+    """The draws that `cloze.pipeline.mlm.pairing` makes for a document of weight one, one at a
+    time."""
 
     def __init__(self, digest: bytes, start: np.uint64, *, own: int, count: int) -> None:
         digests = np.frombuffer(digest, dtype="<u8").reshape(1, 2)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from artifacts.tokenizer import read_vocab_txt
-from pipeline.config.settings import ExamplesConfig, MaskingConfig
-from pipeline.examples import Recipe, copies_of
-from pipeline.mlm.pairing import documents_of
-from pipeline.mlm.statistics import ExampleStatistics
+from cloze.artifacts.tokenizer import read_vocab_txt
+from cloze.pipeline.config.settings import ExamplesConfig, MaskingConfig
+from cloze.pipeline.examples import Recipe, copies_of
+from cloze.pipeline.mlm.pairing import documents_of
+from cloze.pipeline.mlm.statistics import ExampleStatistics
 from tests.pipeline.mlm.plain_reference import (
     PlainVocabulary,
     StreamChance,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifacts.rng import document_streams, draw, high_half, stream_seed
-from pipeline.config.settings import MaskingConfig
-from pipeline.mlm.masking import (
+from cloze.artifacts.rng import document_streams, draw, high_half, stream_seed
+from cloze.pipeline.config.settings import MaskingConfig
+from cloze.pipeline.mlm.masking import (
     Block,
     MaskingRule,
     mask_tokens,

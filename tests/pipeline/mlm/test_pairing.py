@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifacts.errors import IntegrityError
-from artifacts.rng import stream_seed
-from artifacts.tables import tokens_schema
-from pipeline.mlm.pairing import (
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.rng import stream_seed
+from cloze.artifacts.tables import tokens_schema
+from cloze.pipeline.mlm.pairing import (
     IS_NEXT,
     NOT_ASKED,
     RANDOM_NEXT,

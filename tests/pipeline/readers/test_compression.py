@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import NotText, UsageError
-from pipeline.config.settings import SourceConfig
-from pipeline.readers.compression import converted_from, encoding_of
-from pipeline.readers.documents import BLOCK_BYTES, Piece
-from pipeline.readers.input_shards import reader_named
+from cloze.artifacts.errors import NotText, UsageError
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.compression import converted_from, encoding_of
+from cloze.pipeline.readers.documents import BLOCK_BYTES, Piece
+from cloze.pipeline.readers.input_shards import reader_named
 
 RUSSIAN = (
     "Город расположен на берегу реки, и в нём живёт около миллиона человек. Каждый год сюда "

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from artifacts.errors import IntegrityError, UsageError
-from artifacts.filesystem import find_files
-from artifacts.manifest import MANIFEST_NAME
-from artifacts.store import Artifact
-from pipeline.config.settings import CorpusConfig, SourceConfig
-from pipeline.readers.compression import stream
-from pipeline.readers.input_shards import CorpusFiles, input_shards, reader_named
-from pipeline.runner.execution import Runner
-from pipeline.tokens import make_tokens
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.filesystem import find_files
+from cloze.artifacts.manifest import MANIFEST_NAME
+from cloze.artifacts.store import Artifact
+from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
+from cloze.pipeline.readers.compression import stream
+from cloze.pipeline.readers.input_shards import CorpusFiles, input_shards, reader_named
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.tokens import make_tokens
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.settings import CorpusConfig, SourceConfig
-from pipeline.readers import input_shards as module
-from pipeline.readers.input_shards import input_shards
+from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
+from cloze.pipeline.readers import input_shards as module
+from cloze.pipeline.readers.input_shards import input_shards
 
 
 def corpus(path: Path, reader: str = "jsonl") -> CorpusConfig:

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from artifacts.errors import IntegrityError, UsageError
-from pipeline.config.settings import READERS, CorpusConfig, SourceConfig
-from pipeline.readers import compression, documents, records
-from pipeline.readers.documents import DocumentBlock, Piece, Reader
-from pipeline.readers.input_shards import reader_named
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.pipeline.config.settings import READERS, CorpusConfig, SourceConfig
+from cloze.pipeline.readers import compression, documents, records
+from cloze.pipeline.readers.documents import DocumentBlock, Piece, Reader
+from cloze.pipeline.readers.input_shards import reader_named
 from tests.conftest import PROJECT
 
 ARTICLES = [
@@ -248,10 +248,10 @@ def test_an_archive_is_no_text_and_nothing_of_it_is_unpacked(
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from pipeline.config.settings import CleaningConfig, CorpusConfig
-from pipeline.readers import compression
-from pipeline.text.texts import read_texts
-from pipeline.readers.input_shards import input_shards
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
+from cloze.pipeline.readers import compression
+from cloze.pipeline.text.texts import read_texts
+from cloze.pipeline.readers.input_shards import input_shards
 reader, path, room, compression.BOMB_BYTES = *sys.argv[1:4], int(sys.argv[4])
 corpus = CorpusConfig.model_validate({"sources": [{"reader": reader, "path": path}]})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

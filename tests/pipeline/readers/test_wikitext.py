@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.readers.wikipedia import (
+from cloze.pipeline.readers.wikipedia import (
     _HEADING,
     _REMOVED_ELEMENTS,
     plain_text,

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from artifacts.progress import Progress
-from pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
-from pipeline.examples import buckets_of, recipe_of, write_bucket
-from pipeline.runner.beam import Pipeline, add_job
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import JobFailed, WorkQueue, for_each
+from cloze.artifacts.progress import Progress
+from cloze.pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
+from cloze.pipeline.examples import buckets_of, recipe_of, write_bucket
+from cloze.pipeline.runner.beam import Pipeline, add_job
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
 from tests.pipeline.synthetic_tokens import (
     random_documents,
     small_tokenizer,

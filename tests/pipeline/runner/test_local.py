@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from artifacts.errors import IntegrityError
-from artifacts.progress import Progress
-from pipeline.config.settings import PipelineMachine
-from pipeline.runner import execution
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import (
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.progress import Progress
+from cloze.pipeline.config.settings import PipelineMachine
+from cloze.pipeline.runner import execution
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import (
     Collection,
     JobFailed,
     WorkerKilled,
@@ -176,7 +176,7 @@ def test_a_job_that_finishes_nothing_is_stopped():
 def test_an_error_inside_a_traceback_is_recognised():
     text = (
         "Traceback (most recent call last):\n  File x\n"
-        "artifacts.errors.UsageError: a.txt: empty [while running 'Read-ptransform-3']\n\n"
+        "cloze.artifacts.errors.UsageError: a.txt: empty [while running 'Read-ptransform-3']\n\n"
         "During handling of the above exception:\nTraceback\nRuntimeError: other\n"
     )
     error = job_error("RuntimeError", text)
@@ -210,10 +210,10 @@ def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_p
 
 STALLS = """
 import time
-from artifacts.progress import Progress
-from pipeline.config.settings import PipelineMachine
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import spread
+from cloze.artifacts.progress import Progress
+from cloze.pipeline.config.settings import PipelineMachine
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import spread
 
 Runner(PipelineMachine(workers=1, stall_timeout=0.1), options=[], output="").run(
     lambda queue: spread([60], queue).map("Sleep", time.sleep),

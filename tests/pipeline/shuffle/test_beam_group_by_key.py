@@ -8,21 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from artifacts.config import parse
-from artifacts.progress import Progress
-from pipeline import tokens
-from pipeline.config.settings import DedupStage, PipelineMachine, TokensStage
-from pipeline.dedup import Search, write_candidates
-from pipeline.readers import input_shards as input_shards_module
-from pipeline.readers.input_shards import input_shards
-from pipeline.runner.beam import Pipeline, add_job
-from pipeline.runner.execution import Runner
-from pipeline.runner.graph import JobFailed, WorkQueue, for_each
-from pipeline.shuffle import beam_group_by_key as shuffle
-from pipeline.shuffle import buckets
-from pipeline.shuffle.beam_group_by_key import BeamGroupByKey, ShufflePlan, pack, unpack
-from pipeline.shuffle.buckets import Cardinality
-from pipeline.vocabulary import sample_shard
+from cloze.artifacts.config import parse
+from cloze.artifacts.progress import Progress
+from cloze.pipeline import tokens
+from cloze.pipeline.config.settings import DedupStage, PipelineMachine, TokensStage
+from cloze.pipeline.dedup import Search, write_candidates
+from cloze.pipeline.readers import input_shards as input_shards_module
+from cloze.pipeline.readers.input_shards import input_shards
+from cloze.pipeline.runner.beam import Pipeline, add_job
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
+from cloze.pipeline.shuffle import beam_group_by_key as shuffle
+from cloze.pipeline.shuffle import buckets
+from cloze.pipeline.shuffle.beam_group_by_key import BeamGroupByKey, ShufflePlan, pack, unpack
+from cloze.pipeline.shuffle.buckets import Cardinality
+from cloze.pipeline.vocabulary import sample_shard
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.shuffle.buckets import (
+from cloze.pipeline.shuffle.buckets import (
     DOCUMENTS_PER_BUCKET,
     MOST_BUCKET_BYTES,
     MOST_BUCKETS,

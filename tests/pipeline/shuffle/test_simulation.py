@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.shuffle.beam_group_by_key import ROW_BYTES
+from cloze.pipeline.shuffle.beam_group_by_key import ROW_BYTES
 from tests.pipeline.shuffle_simulation import (
     PACKED_RATIO,
     FrequentText,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.settings import LineBreak
-from pipeline.readers.documents import pack
-from pipeline.text import cleaning
-from pipeline.text.cleaning import (
+from cloze.pipeline.config.settings import LineBreak
+from cloze.pipeline.readers.documents import pack
+from cloze.pipeline.text import cleaning
+from cloze.pipeline.text.cleaning import (
     FULL_LINES_NEEDED,
     LONG_LINES_ALLOWED,
     SHORT_LINE,

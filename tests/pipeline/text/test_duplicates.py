@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config.settings import NearDuplicatesConfig
-from pipeline.text import duplicates
-from pipeline.text.duplicates import (
+from cloze.pipeline.config.settings import NearDuplicatesConfig
+from cloze.pipeline.text import duplicates
+from cloze.pipeline.text.duplicates import (
     Shingles,
     ShingleSets,
     band_keys,

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config.settings import CleaningConfig
-from pipeline.readers.documents import pack
-from pipeline.text.cleaning import clean
-from pipeline.text.filters import RULES, Reason, filter_documents
+from cloze.pipeline.config.settings import CleaningConfig
+from cloze.pipeline.readers.documents import pack
+from cloze.pipeline.text.cleaning import clean
+from cloze.pipeline.text.filters import RULES, Reason, filter_documents
 
 PROSE = "A few plain words of prose.\nAnd a second line of it."
 

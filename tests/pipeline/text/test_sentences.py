@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text import sentences
-from pipeline.text.sentences import split_sentences
+from cloze.pipeline.text import sentences
+from cloze.pipeline.text.sentences import split_sentences
 
 
 def split(paragraph: str) -> list[str]:

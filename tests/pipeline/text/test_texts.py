@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config.settings import CleaningConfig, CorpusConfig
-from pipeline.readers import documents
-from pipeline.readers.input_shards import input_shards
-from pipeline.text import texts
-from pipeline.text.texts import cut_passages, read_texts
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
+from cloze.pipeline.readers import documents
+from cloze.pipeline.readers.input_shards import input_shards
+from cloze.pipeline.text import texts
+from cloze.pipeline.text.texts import cut_passages, read_texts
 
 WRAPPED = """The whale is the largest animal that has ever lived on this
 earth, and nobody who has seen one near a ship forgets how

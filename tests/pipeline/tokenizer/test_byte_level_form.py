@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from artifacts.tokenizer import ByteLevelTokenizer
-from pipeline.tokenizer.byte_level import ByteLevel, with_spaces
-from pipeline.tokenizer.wordpiece import form_for
+from cloze.artifacts.tokenizer import ByteLevelTokenizer
+from cloze.pipeline.tokenizer.byte_level import ByteLevel, with_spaces
+from cloze.pipeline.tokenizer.wordpiece import form_for
 from tests.byte_level import byte_level
 
 DOCUMENTS = [

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocab_txt
-from pipeline.tokenizer import wordpiece
-from pipeline.tokenizer.wordpiece import ArrowWordPiece, CompiledWordPiece, Form, form_for
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_vocab_txt
+from cloze.pipeline.tokenizer import wordpiece
+from cloze.pipeline.tokenizer.wordpiece import ArrowWordPiece, CompiledWordPiece, Form, form_for
 from tests.conftest import PROJECT
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -226,9 +226,9 @@ ATTACK = """
 import random, sys
 sys.path.insert(0, {tests!r})
 from test_wordpiece import SPECIAL_CASES, encode_text, tokenizer
-from pipeline.readers.documents import DocumentBlock
-from pipeline.text.cleaning import clean
-from pipeline.tokenizer.wordpiece import form_for
+from cloze.pipeline.readers.documents import DocumentBlock
+from cloze.pipeline.text.cleaning import clean
+from cloze.pipeline.tokenizer.wordpiece import form_for
 import numpy as np
 draw = random.Random(0)
 ALPHABETS = (

@@ -12,18 +12,18 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from model.config import EncoderConfig
-from model.data.batch import Example, PackedBatch, pack
-from model.encoder import bert, embeddings, modern
-from model.encoder import models as encoder_module
-from model.encoder.bert import FeedForward, Layer
-from model.encoder.models import Encoder, PretrainingModel
-from model.encoder.operations import attention as attention_module
-from model.encoder.operations import products
-from model.encoder.operations.attention import BACKENDS, FlashAttention
-from model.encoder.operations.dropout import DeviceNoise
-from model.encoder.operations.native_kernels import choose_kernels
-from model.training.precision import Rounded
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.encoder import bert, embeddings, modern
+from cloze.model.encoder import models as encoder_module
+from cloze.model.encoder.bert import FeedForward, Layer
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.operations import attention as attention_module
+from cloze.model.encoder.operations import products
+from cloze.model.encoder.operations.attention import BACKENDS, FlashAttention
+from cloze.model.encoder.operations.dropout import DeviceNoise
+from cloze.model.encoder.operations.native_kernels import choose_kernels
+from cloze.model.training.precision import Rounded
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from artifacts import rng
-from artifacts.errors import UsageError
-from model.data.batch import pack
-from model.encoder.losses import native_softmax_gradient
-from model.encoder.modern import norm_product
-from model.encoder.operations import native_kernels as native
-from model.encoder.operations import products
-from model.encoder.operations.activation import activate_, activation_gradients, gated_gelu
-from model.encoder.operations.attention import layer_attention
-from model.encoder.operations.dropout import Noise, draw, dropped
-from model.encoder.operations.grouped_attention import GroupedAttention
-from model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
-from model.encoder.operations.products import (
+from cloze.artifacts import rng
+from cloze.artifacts.errors import UsageError
+from cloze.model.data.batch import pack
+from cloze.model.encoder.losses import native_softmax_gradient
+from cloze.model.encoder.modern import norm_product
+from cloze.model.encoder.operations import native_kernels as native
+from cloze.model.encoder.operations import products
+from cloze.model.encoder.operations.activation import activate_, activation_gradients, gated_gelu
+from cloze.model.encoder.operations.attention import layer_attention
+from cloze.model.encoder.operations.dropout import Noise, draw, dropped
+from cloze.model.encoder.operations.grouped_attention import GroupedAttention
+from cloze.model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
+from cloze.model.encoder.operations.products import (
     affine,
     bias_gradient,
     product,
@@ -32,7 +32,7 @@ from model.encoder.operations.products import (
     transposed_product,
     transposed_products,
 )
-from model.encoder.operations.residual import residual_norm, residual_norm_gradients
+from cloze.model.encoder.operations.residual import residual_norm, residual_norm_gradients
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     random_examples,
@@ -564,7 +564,7 @@ def test_a_broken_compiler_is_no_end(
 def test_the_library_brings_no_second_pool_of_threads() -> None:
     """There is one OpenMP runtime in the process: torch's."""
     program = (
-        "from model.encoder.operations.native_kernels import kernels; kernels()\n"
+        "from cloze.model.encoder.operations.native_kernels import kernels; kernels()\n"
         "print({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line})"
     )
     project = Path(native.__file__).parents[3]

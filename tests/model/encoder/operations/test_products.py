@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.data.batch import pack
-from model.encoder.models import Encoder, PretrainingModel
-from model.encoder.operations.products import Scaled, fp8_affine, scaled
+from cloze.model.data.batch import pack
+from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.operations.products import Scaled, fp8_affine, scaled
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,
