@@ -45,7 +45,7 @@ FIRST_PAUSE_SECONDS = 0.1
 PERMANENT_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 """Errors that a retry would not change."""
 
-OURS = ("builtins", "artifacts")
+OURS = ("builtins", "cloze")
 """Modules whose errors concern the call, not the store."""
 
 # gcsfs logs every error with a traceback in addition to raising it.

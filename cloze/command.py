@@ -22,7 +22,7 @@ from cloze.artifacts.errors import ClozeError, explained
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.program import Terminated
 
-OUR_PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
+OUR_PACKAGES = ("cloze",)
 
 EXTRA_WITH = {
     **dict.fromkeys(("apache_beam", "charset_normalizer", "zstandard"), "pipeline"),
@@ -33,7 +33,7 @@ EXTRA_WITH = {
     "s3fs": "s3",
     "usearch": "index",
 }
-"""The extra of `cloze` that installs each module."""
+"""The extra of the distribution that installs each module."""
 
 STAGE = "cloze.execution.single_stage"
 COMMANDS = {
@@ -286,5 +286,5 @@ def missing_package(error: ImportError) -> str:
     name = (getattr(cause, "name", None) or "").partition(".")[0]
     if not isinstance(cause, ModuleNotFoundError) or name in OUR_PACKAGES:
         raise error
-    wanted = f"'cloze[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
+    wanted = f"'cloze-encoder[{EXTRA_WITH[name]}]'" if name in EXTRA_WITH else name
     return f"{name} is not installed; pip install {wanted}"

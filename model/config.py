@@ -925,12 +925,12 @@ class TrainingMachine(Config):
     """Folder for TensorBoard event files; empty: none."""
 
     wandb: str = ""
-    """Weights & Biases project (`pip install 'cloze[wandb]'`); empty: none. With
+    """Weights & Biases project (`pip install 'cloze-encoder[wandb]'`); empty: none. With
     WANDB_MODE=offline, nothing is sent until `wandb sync`."""
 
     mlflow: str = ""
-    """MLflow tracking store (`pip install 'cloze[mlflow]'`): `sqlite:///mlflow.db`, or a server
-    address; empty: none."""
+    """MLflow tracking store (`pip install 'cloze-encoder[mlflow]'`): `sqlite:///mlflow.db`, or a
+    server address; empty: none."""
 
     max_skipped_steps: int = Field(default=10, ge=1)
     """Abort after this many consecutive steps without a finite gradient."""

@@ -6,16 +6,20 @@ Read from the syntax of every module; nothing is imported.
 """
 
 import ast
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-PACKAGES = ("artifacts", "pipeline", "model", "flows", "cloze")
+FACE = "cloze"
+LINKED = ("artifacts", "pipeline", "model", "flows")
+"""Folders at the top of the checkout, to which links in the face's point: `cloze.model`, …"""
+
+PACKAGES = (*LINKED, FACE)
 MODULES = {
-    ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
+    (f"{FACE}." if package in LINKED else "")
+    + ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
     for package in PACKAGES
     for path in sorted((PROJECT / package).rglob("*.py"))
 }
@@ -94,7 +98,13 @@ def ours(path: Path) -> set[str]:
 def room_of(module: str) -> str:
     """The room beside the core that a module belongs to, or else its package."""
     beside = (room for room in BESIDE if module == room or module.startswith(f"{room}."))
-    return next(beside, module.partition(".")[0])
+    return next(beside, package_of(module))
+
+
+def package_of(module: str) -> str:
+    """The one of `PACKAGES` that a module is in."""
+    first, second = f"{module}..".split(".")[:2]
+    return second if second in LINKED else first
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -121,7 +131,7 @@ def test_a_layer_leaves_the_others_libraries_alone(package: str) -> None:
     wrong = [
         f"{module} imports {name}"
         for module, path in MODULES.items()
-        if module.partition(".")[0] == package and module not in EXEMPT
+        if package_of(module) == package and module not in EXEMPT
         for name in imports(path)
         if name.partition(".")[0] in FORBIDDEN[package]
     ]
@@ -150,16 +160,16 @@ def test_our_own_modules_are_imported_at_the_top() -> None:
     lazy = [
         f"{module} imports {name} inside a function"
         for module, path in MODULES.items()
-        if module.partition(".")[0] != "cloze" and module != "cloze.pipeline.runner.execution"
+        if package_of(module) != FACE and module != "cloze.pipeline.runner.execution"
         for name in set(imports(path)) - set(imports(path, whole=False))
-        if name.partition(".")[0] in PACKAGES
+        if name.partition(".")[0] == FACE
     ]
     assert lazy == []
 
 
 def test_init_files_are_empty_but_that_of_the_face() -> None:
     files = [path for path in MODULES.values() if path.name == "__init__.py"]
-    wrong = [str(path) for path in files if path.stat().st_size and path.parent.name != "cloze"]
+    wrong = [str(path) for path in files if path.stat().st_size and path.parent.name != FACE]
     assert wrong == []
 
 
@@ -172,9 +182,10 @@ def documented(text: str) -> bool:
     return bool(ast.get_docstring(ast.parse(text)))
 
 
-def test_no_module_is_called_like_a_library_it_could_hide() -> None:
-    """Packages at the top are what a program's own folder could hide (`-P` or not)."""
-    assert not set(PACKAGES) & sys.stdlib_module_names
+def test_every_package_is_part_of_the_one_that_is_installed() -> None:
+    """So that a user's own `model.py` never meets ours."""
+    links = {path.name: path.resolve() for path in (PROJECT / FACE).iterdir() if path.is_symlink()}
+    assert links == {name: PROJECT / name for name in LINKED}
 
 
 def test_flow_modules_do_not_postpone_annotations() -> None:
@@ -182,7 +193,7 @@ def test_flow_modules_do_not_postpone_annotations() -> None:
     wrong = [
         module
         for module, path in MODULES.items()
-        if module.startswith("flows.") and "__future__.annotations" in imports(path)
+        if package_of(module) == "flows" and "__future__.annotations" in imports(path)
     ]
     assert wrong == []
 
@@ -201,7 +212,7 @@ def test_prefect_keeps_no_results() -> None:
     decorators = [
         ast.unparse(decorator)
         for module, path in MODULES.items()
-        if module.startswith("flows.")
+        if package_of(module) == "flows"
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list

@@ -78,9 +78,9 @@ def _installation() -> Iterator[Check]:
         yield Check("python", "good", version)
     else:
         yield Check("python", "note", f"{version} on {sys.platform}; Cloze is tested on Linux")
-    required = [Requirement(line) for line in metadata.requires("cloze") or []]
+    required = [Requirement(line) for line in metadata.requires("cloze-encoder") or []]
     for extra in EXTRAS:
-        name = f"cloze[{extra}]" if extra else "cloze"
+        name = f"cloze-encoder[{extra}]" if extra else "cloze-encoder"
         wanted = [
             one
             for one in required

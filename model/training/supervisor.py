@@ -1,6 +1,6 @@
 """Starts the ranks of a training program, and restarts them when they die.
 
-    python -P -m cloze.model.training.supervisor model.training.pretrain --config TABLE --max-restarts 3
+    python -P -m cloze.model.training.supervisor PROGRAM --config TABLE --max-restarts 3
 
 In:  the program's module, its stage table; further options are passed to DeepSpeed's launcher.
 Out: the program's standard output and exit code.
@@ -75,7 +75,7 @@ def supervise(
 def main(arguments: Sequence[str]) -> int:
     """Supervise the program that `arguments` name."""
     parser = argparse.ArgumentParser(description="Run training, again where it died.")
-    parser.add_argument("module", help="the program, for example model.training.pretrain")
+    parser.add_argument("module", help="the program, for example cloze.model.training.pretrain")
     parser.add_argument("--config", required=True, help="the stage table (JSON)")
     parser.add_argument("--ranks", type=int, default=None, help="default: the machine's")
     parser.add_argument("--max-restarts", type=int, default=None, help="default: the machine's")

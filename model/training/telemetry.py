@@ -265,7 +265,7 @@ def check_installed(machine: TrainingMachine) -> None:
         if getattr(machine, setting) and find_spec(setting) is None:
             raise UsageError(
                 f"training.{setting} = {getattr(machine, setting)!r}: {setting} is not installed; "
-                f"pip install 'cloze[{setting}]'"
+                f"pip install 'cloze-encoder[{setting}]'"
             )
 
 

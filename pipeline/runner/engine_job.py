@@ -354,7 +354,9 @@ def dask_partitions(options: Sequence[str]) -> int:
     try:
         from apache_beam.runners.dask.dask_runner import DaskOptions
     except ImportError as error:
-        raise UsageError("DaskRunner: Dask is missing; pip install 'cloze[dask]'") from error
+        raise UsageError(
+            "DaskRunner: Dask is missing; pip install 'cloze-encoder[dask]'"
+        ) from error
     asked = PipelineOptions(list(options)).view_as(DaskOptions)
     if not (asked.address or asked.scheduler_file):
         raise UsageError(

@@ -133,8 +133,8 @@ def test_with_json_an_error_is_json_too(cloze: Cloze) -> None:
 @pytest.mark.parametrize(
     ("workspace", "remedy"),
     [
-        ("gs://bucket/runs", "gcsfs is not installed; pip install 'cloze[gs]'"),
-        ("s3://bucket/runs", "s3fs is not installed; pip install 'cloze[s3]'"),
+        ("gs://bucket/runs", "gcsfs is not installed; pip install 'cloze-encoder[gs]'"),
+        ("s3://bucket/runs", "s3fs is not installed; pip install 'cloze-encoder[s3]'"),
         ("abfs://bucket/runs", "adlfs is not installed; pip install adlfs"),
     ],
 )

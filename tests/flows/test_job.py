@@ -52,7 +52,8 @@ def test_what_computes_with_torch_is_started_in_the_environment_for_it(
 
 @pytest.mark.parametrize("training", [{"ranks": 2}, {"max_restarts": 1}])
 def test_training_with_ranks_or_restarts_has_a_supervisor(training: dict[str, int]) -> None:
-    supervised = "-P -m cloze.model.training.supervisor model.training.pretrain --config TABLE"
+    supervisor = "-P -m cloze.model.training.supervisor"
+    supervised = f"{supervisor} cloze.model.training.pretrain --config TABLE"
     assert words(PRETRAIN, **training) == supervised
     assert "supervisor" not in words(TOKENS, **training)
 

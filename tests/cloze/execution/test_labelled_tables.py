@@ -107,7 +107,7 @@ def test_fewer_than_three_seeds_give_no_verdict_anywhere(
 def test_entities_are_scored_as_seqeval_does_by_type_and_with_all_of_the_files_labels(
     run: Callable[..., Any], folder: Path
 ) -> None:
-    seqeval = pytest.importorskip("seqeval.metrics", reason="pip install cloze[dev]")
+    seqeval = pytest.importorskip("seqeval.metrics", reason="pip install cloze-encoder[dev]")
     sentences = [("the list of", "B-PER I-PER O"), ("names a b", "B-LOC O B-PER")] * 20
     rare = [*sentences, ("the a", "B-ORG O")]
 

@@ -175,7 +175,7 @@ def test_a_missing_index_library_is_one_line_before_anything_is_embedded(
     monkeypatch.setitem(sys.modules, "usearch.index", None)
     done = cloze("search", "encoder", "texts", "a", "--index")
     assert done.returncode == 1
-    assert done.stderr == "error: usearch is not installed; pip install 'cloze[index]'\n"
+    assert done.stderr == "error: usearch is not installed; pip install 'cloze-encoder[index]'\n"
     assert not (searched / "runs" / "artifacts" / "vectors").exists()
 
 

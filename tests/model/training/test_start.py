@@ -183,7 +183,8 @@ import torch
 import cloze.model.evaluation.evaluate, cloze.model.finetune.finetune, cloze.model.inference.load
 import cloze.model.training.pretrain
 from cloze.model.config import EncoderConfig, OptimizerConfig
-from cloze.model.encoder.models import Encoder, PretrainingModel, TaskModel, initialise, shapes_alone
+from cloze.model.encoder.models import Encoder, PretrainingModel, TaskModel
+from cloze.model.encoder.models import initialise, shapes_alone
 from cloze.model.training.optimizer import build_optimizer
 
 for family in ("bert", "modern"):
