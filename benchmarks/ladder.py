@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from cloze.flows.ablation.result import AblationResult, Column, TableResult
+from cloze.paper.result import AblationResult, Column, TableResult
 
 PANELS = {
     "loss": "held-out loss, nats",

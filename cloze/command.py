@@ -103,7 +103,7 @@ COMMANDS = {
         "cloze report configs/demo.toml --set report.show_text=false",
     ),
     "ablations": (
-        "cloze.execution.ablations:ablations",
+        "cloze.paper.ablations:ablations",
         "Repeat the paper's ablations (objective, size, masking) at the scale of a run.",
         "cloze ablations configs/demo.toml --table objective --table masking",
     ),

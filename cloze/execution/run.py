@@ -21,7 +21,6 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
 from cloze.execution.preflight import refuse_contradictions
-from cloze.flows.ablation.variants import Variant, mean_figures, variants
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.expected import ExpectedTime, expected_times
@@ -29,6 +28,7 @@ from cloze.flows.locks import locked
 from cloze.flows.plan import plan
 from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file
 from cloze.flows.report.figures import read_summary, terminal_lines
+from cloze.flows.variants import Variant, mean_figures, variants
 from cloze.flows.workspace import RunRecord, Workspace, writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
 

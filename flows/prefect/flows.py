@@ -1,4 +1,4 @@
-"""The Prefect flows: the whole pipeline, its parts, and the ablations; and serving them.
+"""The Prefect flows: the whole pipeline and its parts; and serving them.
 
 In:  the configurations of a run and a machine, which the server shows as a form.
 Out: the run's record as JSON. A flow also makes the missing artifacts that its stages depend on.
@@ -14,10 +14,11 @@ import asyncio
 import json
 import logging
 import os
+import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 import httpx
@@ -40,8 +41,6 @@ from prefect.types.entrypoint import EntrypointType
 from pydantic import BeforeValidator, JsonValue
 
 from cloze.artifacts.progress import say
-from cloze.flows.ablation.result import publish
-from cloze.flows.ablation.rows import HELDOUT_ROW, Settings, Table, changed, rows
 from cloze.flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from cloze.flows.events import add_handler, remove_handler, share_done
 from cloze.flows.executor import Executor
@@ -49,12 +48,10 @@ from cloze.flows.job import is_worth_retrying
 from cloze.flows.prefect.server import SHOWN_WORKSPACE, ServerLost
 from cloze.flows.report.figures import ERROR, Figures, figures, read_summary
 from cloze.flows.stages import PREPARE
-from cloze.flows.workspace import RunRecord, run_artifact, workspace
+from cloze.flows.workspace import RunRecord, workspace
 
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
-"""The paper's tables."""
 
 Record = dict[str, JsonValue]
 """A run's record as JSON."""
@@ -103,78 +100,57 @@ def announce(flow: "Flow[..., Result]", flow_run: FlowRun, state: "State[Result]
         say(f"{flow_run.name} ({flow.name}): {f'{changed}: {reason}' if reason else changed}")
 
 
+def announced(flow: "Flow[Parameters, Result]") -> "Flow[Parameters, Result]":
+    """Decorator: `announce` the changes of state of a flow's runs."""
+    flow.on_running(announce)
+    flow.on_completion(announce)
+    flow.on_failure(announce)
+    flow.on_cancellation(announce)
+    flow.on_crashed(announce)
+    return flow
+
+
+@announced
 @flow(name="end-to-end", flow_run_name="{run.name}", persist_result=False)
 def end_to_end(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Turn documents into an evaluated encoder with a report."""
     return tracked(run, machine)
 
 
+@announced
 @flow(name="prepare", flow_run_name="{run.name}", persist_result=False)
 def prepare(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Make vocabulary, tokens and examples."""
     return tracked(run, machine, wanted=PREPARE)
 
 
+@announced
 @flow(name="pretrain", flow_run_name="{run.name}", persist_result=False)
 def pretrain(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Pre-train an encoder."""
     return tracked(run, machine, wanted=("pretrain",))
 
 
+@announced
 @flow(name="finetune", flow_run_name="{run.name}", persist_result=False)
 def finetune(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Fine-tune on every task with every seed."""
     return tracked(run, machine, wanted=("finetune",))
 
 
+@announced
 @flow(name="evaluate", flow_run_name="{run.name}", persist_result=False)
 def evaluate(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Evaluate the encoder and the models fine-tuned from it."""
     return tracked(run, machine, wanted=("evaluate",))
 
 
-@flow(name="ablations", flow_run_name="{run.name}-ablations", persist_result=False)
-def ablations(
-    run: Run,
-    machine: Machine = THIS_MACHINE,
-    tables: tuple[Table, ...] = ALL_TABLES,
-    seeds: int = 3,
-    only: tuple[str, ...] = (),
-) -> Record:
-    """Run all rows of the tables, or only some, and compare their figures.
-
-    All rows of a table are evaluated on the same held-out examples, usually those of `run` itself,
-    and share the artifacts they have in common. If a row fails, the flow ends, and the same call
-    resumes there.
-    """
-    wanted, space = rows(run, tables, seeds=seeds, only=only), workspace(machine.workspace)
-    heldout = {}
-    for table in {row.table: None for row in wanted}:
-        by_name = {row.name: row.runs[0] for row in rows(run, (table,))}
-        base = by_name.get(HELDOUT_ROW.get(table, ""), run)
-        tracked(base, machine, wanted=PREPARE)
-        heldout[table] = run_artifact(space, base.name, stage="examples").directory
-    for row in wanted:
-        for partner in row.partners:
-            tracked(partner, machine, wanted=("pretrain",))
-        partners = [run_artifact(space, one.name, stage="pretrain") for one in row.partners]
-        for number, one in enumerate(row.runs):
-            found: Settings = {"evaluate.heldout_examples": heldout[row.table]}
-            if partners:
-                found["finetune.second_encoder"] = partners[number].directory
-            tracked(changed(one, one.name, found), machine)
-    return publish(run, wanted, space).model_dump(mode="json")
-
-
-FLOWS = (end_to_end, prepare, pretrain, finetune, evaluate, ablations)
-
-
-for _flow in FLOWS:
-    _flow.on_running(announce)
-    _flow.on_completion(announce)
-    _flow.on_failure(announce)
-    _flow.on_cancellation(announce)
-    _flow.on_crashed(announce)
+FLOWS = (
+    *(f"{__name__}:{name}" for name in ("end_to_end", "prepare", "pretrain", "finetune")),
+    f"{__name__}:evaluate",
+    "cloze.paper.flow:ablations",
+)
+"""The flows that are served: `module:name`."""
 
 
 class GentleRunner(Runner):
@@ -191,7 +167,7 @@ def deployments(parameters: Mapping[str, object], *, name: str) -> list[RunnerDe
         RunnerDeployment.from_flow(
             flow, name=name, parameters=dict(parameters), entrypoint_type=EntrypointType.MODULE_PATH
         )
-        for flow in FLOWS
+        for flow in map(pkgutil.resolve_name, FLOWS)
     ]
 
 

@@ -93,10 +93,10 @@ def _without_none(value: JsonValue) -> JsonValue:
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
 
 
-def fill(template: str, **values: object) -> str:
-    """The page made by one of the templates, with the style sheet, unescaped."""
+def fill(template: str, *, package: str = "cloze.flows.report", **values: object) -> str:
+    """The page made by one of a package's templates, with our style sheet, unescaped."""
     environment = Environment(
-        loader=PackageLoader("cloze.flows.report", "templates"),
+        loader=PackageLoader(package, "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

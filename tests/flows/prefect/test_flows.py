@@ -140,8 +140,11 @@ def test_every_flow_is_deployed_by_its_module_so_that_any_folder_will_do() -> No
     assert {one.name for one in served} == {"try"}
     entrypoints = {one.flow_name: one.entrypoint for one in served}
     assert entrypoints == {
-        name: f"cloze.flows.prefect.flows.{name.replace('-', '_')}"
-        for name in ("end-to-end", "prepare", "pretrain", "finetune", "evaluate", "ablations")
+        "ablations": "cloze.paper.flow.ablations",
+        **{
+            name: f"cloze.flows.prefect.flows.{name.replace('-', '_')}"
+            for name in ("end-to-end", "prepare", "pretrain", "finetune", "evaluate")
+        },
     }
 
 

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from cloze.artifacts.config import assign, parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.results import SeedScores
-from cloze.flows.ablation.rows import Settings, changed
 from cloze.flows.config import RunConfig
 from cloze.flows.report.figures import ERROR, figures, read_summary
 from cloze.flows.workspace import Workspace
+
+Settings = dict[str, JsonValue]
+"""Values by dotted configuration key."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,15 @@ def over_seeds(found: Iterable[tuple[str, float]]) -> dict[str, SeedScores]:
     for name, value in found:
         values.setdefault(name, []).append(value)
     return {name: SeedScores.of(seeds) for name, seeds in values.items()}
+
+
+def changed(run: RunConfig, name: str, places: Settings, *, source: str) -> RunConfig:
+    """`run` with other values for some keys, and another name; errors begin with `source`."""
+    table = run.model_dump(mode="json")
+    for place, value in places.items():
+        table = assign(table, place, value)
+    table = assign(table, "name", name)
+    return parse(RunConfig, table, source=source)
 
 
 def _sweep(text: str) -> tuple[str, list[JsonValue]]:

@@ -12,7 +12,12 @@ from cloze.artifacts.config import parse, read_toml
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.results import SeedScores
 from cloze.artifacts.summary import Summary
-from cloze.flows.ablation.result import (
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.executor import execute
+from cloze.flows.forecast import step_flops
+from cloze.flows.workspace import Workspace, read_record, run_artifact, workspace
+from cloze.paper import flow
+from cloze.paper.result import (
     AblationResult,
     TableResult,
     ablation_result,
@@ -20,12 +25,7 @@ from cloze.flows.ablation.result import (
     lede,
     publish,
 )
-from cloze.flows.ablation.rows import Row, rows
-from cloze.flows.config import MachineConfig, RunConfig
-from cloze.flows.executor import execute
-from cloze.flows.forecast import step_flops
-from cloze.flows.prefect import flows as prefect_flows
-from cloze.flows.workspace import Workspace, read_record, run_artifact, workspace
+from cloze.paper.rows import Row, rows
 from tests.conftest import PROJECT
 
 OBJECTIVES = ["base", "no-nsp", "left-to-right", "left-to-right-bilstm", "concatenated", "elmo"]
@@ -187,9 +187,9 @@ def test_every_row_is_judged_on_the_same_examples_and_two_directions_share_a_hea
         judged.extend(wanted)
         return AblationResult(title="", page="", seeds=(), tables=())
 
-    monkeypatch.setattr(prefect_flows, "tracked", execute)
-    monkeypatch.setattr(prefect_flows, "publish", collected)
-    prefect_flows.ablations.fn(run, machine, ("objective",), seeds=1)
+    monkeypatch.setattr(flow, "tracked", execute)
+    monkeypatch.setattr(flow, "publish", collected)
+    flow.ablations.fn(run, machine, ("objective",), seeds=1)
     space = workspace(machine.workspace)
     examples = run_artifact(space, run.name, stage="examples").directory
     for row in judged:

@@ -20,8 +20,6 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.results import Outcome, Result, SeedScores, no_verdict
 from cloze.artifacts.summary import Summary
-from cloze.flows.ablation.rows import LADDERS, REFERENCE, Row, Table
-from cloze.flows.ablation.variants import over_seeds
 from cloze.flows.config import RunConfig
 from cloze.flows.report.charts import Line, LineChart, small_chart
 from cloze.flows.report.figures import read_summary
@@ -29,7 +27,9 @@ from cloze.flows.report.page import fill
 from cloze.flows.report.plots import heldout_course
 from cloze.flows.report.units import MINUS, nats, short, signed
 from cloze.flows.report.wording import metric_name, split_name, task_name
+from cloze.flows.variants import over_seeds
 from cloze.flows.workspace import Workspace
+from cloze.paper.rows import LADDERS, REFERENCE, Row, Table
 
 QUESTIONS = {
     "objective": "How much do next-sentence prediction and bidirectional context contribute? "
@@ -317,6 +317,7 @@ def as_page(result: AblationResult) -> str:
     """The complete page."""
     return fill(
         "ablations.html.j2",
+        package="cloze.paper",
         result=result,
         questions=QUESTIONS,
         plateau=nats(PLATEAU_NATS),

@@ -11,11 +11,11 @@ from cyclopts import Parameter
 from cloze.answer import Answer, columns
 from cloze.execution.console import watching
 from cloze.execution.run import tracked_by_prefect
-from cloze.flows.ablation.result import AblationResult, cell, lede
-from cloze.flows.ablation.rows import Table
 from cloze.flows.locks import locked
 from cloze.flows.workspace import writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
+from cloze.paper.result import AblationResult, cell, lede
+from cloze.paper.rows import Table
 
 
 def ablations(
@@ -38,7 +38,7 @@ def ablations(
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=run.name), watching(), tracked_by_prefect(space, run=run.name):
-        from cloze.flows.prefect.flows import ablations as flow
+        from cloze.paper.flow import ablations as flow
 
         data = flow(run, machine, tuple(table), seeds, tuple(row))
     result = AblationResult.model_validate(data)

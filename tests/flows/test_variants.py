@@ -10,9 +10,9 @@ import tomli_w
 
 from cloze.artifacts.errors import UsageError
 from cloze.command import exit_code
-from cloze.flows.ablation.variants import variants
 from cloze.flows.config import RunConfig
 from cloze.flows.stages import chain, keyed_config
+from cloze.flows.variants import variants
 from cloze.flows.workspace import read_record, workspace
 
 RUN = RunConfig.model_validate(

@@ -14,18 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import JsonValue
-
-from cloze.artifacts.config import assign, parse
 from cloze.artifacts.errors import UsageError
 from cloze.flows.config import RunConfig
 from cloze.flows.forecast import step_flops
+from cloze.flows.variants import Settings, changed
 from cloze.model.config import MODERN_DEFAULTS, SIZE_NAMES, EncoderConfig
 
 Table = Literal["objective", "size", "masking", "modern"]
-
-Settings = dict[str, JsonValue]
-"""Values by dotted configuration key."""
 
 LANGUAGE_MODEL: Settings = {
     "pretrain.objective": "next_token",
@@ -141,28 +136,16 @@ def rows(
     return [row for row in found if not only or row.name in only]
 
 
-def changed(run: RunConfig, name: str, places: Settings, *, source: str = "") -> RunConfig:
-    """`run` with other values for some keys, and another name.
-
-    Errors begin with `source`, by default `ablation NAME`.
-    """
-    table = run.model_dump(mode="json")
-    for place, value in places.items():
-        table = assign(table, place, value)
-    table = assign(table, "name", name)
-    return parse(RunConfig, table, source=source or f"ablation {name}")
-
-
 def _seeded(run: RunConfig, name: str, places: Settings, number: int) -> RunConfig:
     """The row's run for pre-training seed `number`, where 0 is the run's own seed."""
     common: Settings = {"evaluate.all_masked": True}
     if run.finetune.tasks and not run.finetune.features:  # some rows only use features
         common["finetune.features"] = [{"layers": "last", "head": "linear"}]
     if number == 0:
-        return changed(run, f"{run.name}-{name}", {**common, **places})
+        return changed(run, f"{run.name}-{name}", {**common, **places}, source=f"ablation {name}")
     first = run.seed if run.pretrain.seed is None else run.pretrain.seed
     again: Settings = {**common, **places, "pretrain.seed": first + number}
-    return changed(run, f"{run.name}-{name}-{number + 1}", again)
+    return changed(run, f"{run.name}-{name}-{number + 1}", again, source=f"ablation {name}")
 
 
 def objective_rows(run: RunConfig) -> dict[str, RowSettings]:
@@ -300,7 +283,7 @@ def modern_rows(run: RunConfig) -> dict[str, RowSettings]:
     settings: Settings = {}
     for name, title, change in changes:
         settings = {**settings, **change}
-        flops = step_flops(changed(run, run.name, settings))
+        flops = step_flops(changed(run, run.name, settings, source=f"ablation {name}"))
         steps = round(run.pretrain.steps * step_flops(run) / flops)
         rungs[name] = RowSettings(title, {**settings, "pretrain.steps": steps})
     return rungs
