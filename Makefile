@@ -18,9 +18,12 @@ SETTINGS = $(if $(CORPUS),--set "corpus.sources.0.path='''$$CORPUS'''") $(if $(S
 export DS_BUILD_OPS := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Byte-compiling every module takes longer than installing it; Python compiles modules on import.
+# Byte-compiling every module takes longer than installing it, so only the tenth that is imported is
+# compiled, after installing: Python itself does not where PYTHONDONTWRITEBYTECODE is set.
 # Debian 12's pip would install source packages without a record of their files, which the demo reads.
 PIP_OPTIONS := -q --no-compile --use-pep517 -c constraints.txt
+# What tests import, besides what Cloze does.
+TESTED := pytest xdist.plugin hypothesis coverage datasets transformers.models.bert.modeling_bert sentence_transformers
 
 # Many tests wait for a single-threaded program; tests in one file share ports, so they run together.
 PARALLEL := -n 2 --dist loadfile
@@ -89,10 +92,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	# torch first and alone, so that pip selects the build for this machine and never a second one
 	$(BIN)/pip install $(PIP_OPTIONS) torch
 	$(BIN)/pip install $(PIP_OPTIONS) -e '.[pipeline,model,flows,demo]'
+	$(BIN)/python -P -m cloze.inspection.bytecode
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install $(PIP_OPTIONS) -e '.[pipeline,model,flows,demo,dev]'
+	$(BIN)/python -P -m cloze.inspection.bytecode $(TESTED)
 	touch $@
 
 # Beam imports Google's packages if they are installed, so they have an environment of their own.

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 from cloze.answer import Answer
 from cloze.flows.expected import cores
+from cloze.inspection.bytecode import without_bytecode
 from cloze.model.hardware import machine_precision
 from cloze.options import PLACE, Place
 
@@ -99,6 +100,15 @@ def _installation() -> Iterator[Check]:
             yield Check(name, "bad", f"{'; '.join(wrong)}: pip install '{name}'")
         else:
             yield Check(name, "good", f"{len(wanted)} packages as required")
+    if uncompiled := without_bytecode():
+        yield Check(
+            "bytecode",
+            "note",
+            f"none of {', '.join(uncompiled)}, so every process compiles them again; "
+            f"{sys.executable} -P -m cloze.inspection.bytecode writes it",
+        )
+    else:
+        yield Check("bytecode", "good", "the packages are compiled")
 
 
 def _hardware() -> Iterator[Check]:

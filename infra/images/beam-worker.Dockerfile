@@ -13,6 +13,8 @@ COPY model model
 COPY pipeline pipeline
 RUN pip install -c constraints.txt ".[pipeline,dataflow,s3]" \
     && useradd --create-home --uid 10001 cloze
+# of Python's own library too, which every worker would otherwise compile
+RUN python -P -m cloze.inspection.bytecode
 
 USER 10001
 # compile the kernels for cleaning and tokenising once, not in every worker

@@ -35,6 +35,9 @@ COPY pipeline pipeline
 # torch first and alone, so that pip does not consider two builds of it
 RUN case ",$EXTRAS," in *,model,*) pip install -c constraints.txt torch ;; esac \
     && pip install -c constraints.txt ".[$EXTRAS,gs,s3]"
+# pip has compiled the packages; the image of Python has no bytecode of its own library, and the user
+# below may not write it
+RUN python -P -m cloze.inspection.bytecode
 
 USER 10001
 WORKDIR /home/cloze
