@@ -156,7 +156,7 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
     return path
 
 
-def put_file(
+def put_local_file(
     directory: str,
     source: str,
     *,
@@ -198,7 +198,7 @@ def put_bytes(
     scratch = os.path.join(folder, name.replace("/", "-"))
     with filesystem.naming_full_disk(scratch), filesystem.temporary_beside(scratch) as temporary:
         Path(temporary).write_bytes(content)
-        return put_file(directory, temporary, name=name, rows=rows, statistics=statistics)
+        return put_local_file(directory, temporary, name=name, rows=rows, statistics=statistics)
 
 
 def put_json(directory: str, value: object, *, name: str) -> FileEntry:

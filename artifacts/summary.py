@@ -18,7 +18,7 @@ from cloze.artifacts.results import Guesses, LanguageModelScore, Result, TaskSco
 SUMMARY_VERSION = 2
 
 
-class Source(Result):
+class SourceFacts(Result):
     """One source of documents, as configured."""
 
     reader: str
@@ -52,7 +52,7 @@ class Histogram(Result):
     counts: tuple[int, ...]
 
 
-class Piece(Result):
+class PieceFrequency(Result):
     """A word-piece and its frequency in the training split."""
 
     text: str
@@ -62,7 +62,7 @@ class Piece(Result):
 class Corpus(Result):
     """The documents read, dropped and kept."""
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[SourceFacts, ...] = ()
     """In order of precedence."""
     documents_read: int | None = None
     """Documents before any were dropped."""
@@ -78,7 +78,7 @@ class Corpus(Result):
     """Tokens per document."""
     sentence_lengths: Histogram | None = None
     """Tokens per sentence."""
-    frequent: tuple[Piece, ...] = ()
+    frequent: tuple[PieceFrequency, ...] = ()
     """Most frequent first; empty without `show_text`."""
     rank_frequency: tuple[tuple[int, int], ...] = ()
     """(rank, count) at up to 61 ranks, evenly spaced in log rank."""
@@ -112,7 +112,7 @@ class ExampleSet(Result):
     """Tokens per example."""
 
 
-class Encoder(Result):
+class EncoderFacts(Result):
     """The trained encoder, or the given finished one."""
 
     layers: int
@@ -204,7 +204,7 @@ class FilledSentence(Result):
     """In the order of the untrained encoder, the n-gram baseline, the trained encoder."""
 
 
-class Step(Result):
+class StageFacts(Result):
     """One stage's artifact."""
 
     stage: str
@@ -241,7 +241,7 @@ class Summary(Result):
     """Caveats to read before the figures."""
     show_text: bool = True
     """Whether text of the corpus may be shown."""
-    encoder: Encoder | None = None
+    encoder: EncoderFacts | None = None
     corpus: Corpus | None = None
     examples: tuple[ExampleSet, ...] = ()
     """One per sequence length."""
@@ -254,7 +254,7 @@ class Summary(Result):
     """Median time of a fine-tuning run, by task and system."""
     glue_average: float | None = None
     """None if no GLUE tasks were run."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[StageFacts, ...] = ()
     """Every artifact, in order."""
     configuration: dict[str, JsonValue] = Field(default_factory=dict)
     """The run's configuration, without default values."""

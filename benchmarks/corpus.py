@@ -13,12 +13,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measuring import Arguments
-from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, Reader, SourceConfig
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, ReaderName, SourceConfig
 from cloze.pipeline.readers.input_shards import input_shards
 from cloze.pipeline.text.texts import TextBlock, read_texts
 
 
-def corpus_of(path: str, *, reader: Reader) -> CorpusConfig:
+def corpus_of(path: str, *, reader: ReaderName) -> CorpusConfig:
     """A corpus of one source."""
     return CorpusConfig(sources=(SourceConfig(reader=reader, path=path),))
 

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.workload import DISTINCT, VOCABULARY, Workload, cut, encoder_config
 from cloze.model.config import PretrainStage, TrainingMachine
-from cloze.model.data.batch import pack
+from cloze.model.data.batch import pack_sequences
 from cloze.model.data.micro_batches import StepBatch, on_device, prefetch
 from cloze.model.data.order import BatchAddress
 from cloze.model.encoder.models import Encoder, PretrainingModel
@@ -118,7 +118,7 @@ def training_steps(trained: Trainer, work: Workload, *, token_budget: int) -> Ge
         return StepBatch(
             step=step,
             address=BatchAddress(work.longest, 0, 0, len(batch)),
-            micro_batches=tuple(pack(part) for part in cut(batch, token_budget)),
+            micro_batches=tuple(pack_sequences(part) for part in cut(batch, token_budget)),
             masked=work.masked(step),
             labelled=len(batch),
             examples=len(batch),

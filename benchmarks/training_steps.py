@@ -38,7 +38,7 @@ from benchmarks.transformers_steps import (
 )
 from benchmarks.workload import DISTINCT, SHARE_BY_TENTH, VOCABULARY, Workload, cut, encoder_config
 from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine
-from cloze.model.data.batch import Example, pack
+from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder
 from cloze.model.encoder.operations.native_kernels import kernels_in_use
 from cloze.model.training.waiting import patient_threads
@@ -67,7 +67,7 @@ def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
     def step(batch: Sequence[Example], number: int) -> None:
         masked = sum(len(example.masked_lm_ids) for example in batch)
         for micro, part in enumerate(cut(batch, budget)):
-            sums = engine.forward(pack(part), dropout=number * 1000 + micro)
+            sums = engine.forward(pack_sequences(part), dropout=number * 1000 + micro)
             engine.backward(sums.loss(masked, len(batch)))
         engine.step(LEARNING_RATE)
 
@@ -97,7 +97,7 @@ def our_embedding(config: EncoderConfig) -> Step:
     @torch.inference_mode()
     def step(batch: Sequence[Example], number: int) -> None:
         for part in cut(batch, MICRO_TOKENS):
-            packed = pack(part)
+            packed = pack_sequences(part)
             encoder.pooled(encoder(packed), packed, pooling="mean")
 
     return step

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.workload import VOCABULARY, Workload, cut
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.data.batch import Example, PackedBatch, pack_sequences
 from cloze.model.hugging_face.layout import hugging_face_config
 
 LEARNING_RATE = 1e-4
@@ -84,7 +84,7 @@ def micro_batches(side: str, work: Workload, batch: Sequence[Example], budget: i
 
 def collated(side: str, work: Workload, part: Sequence[Example]) -> Inputs:
     """A micro-batch as the side's collator makes it."""
-    packed = pack(part)
+    packed = pack_sequences(part)
     if side == "padding_free":  # one row, as transformers' DataCollatorWithFlattening makes it
         return {
             "input_ids": packed.input_ids[None],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloze.model.training.precision import Precision
 
     class LoadOptions(TypedDict, total=False):
-        """How to load an encoder; the defaults are those of `cloze.model.inference.load.load`."""
+        """How to load an encoder; defaults: those of `cloze.model.inference.load.load_model`."""
 
         device: str
         precision: Precision
@@ -41,10 +41,10 @@ def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]
 
     `model` is the name of a run in `workspace`, an artifact's directory, or a folder in Hugging
     Face's layout. For a run that trained an encoder for retrieval, it is that encoder.
-    `options` (device, precision, attention) go to `cloze.model.inference.load.load`.
+    `options` (device, precision, attention) go to `cloze.model.inference.load.load_model`.
     """
     from cloze.flows.workspace import workspace as open_workspace
-    from cloze.model.inference.load import load as load_directory
+    from cloze.model.inference.load import load_model as load_directory
     from cloze.options import vectors_directory
 
     return load_directory(vectors_directory(model, open_workspace(workspace)), **options)

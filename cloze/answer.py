@@ -29,7 +29,7 @@ class Answer:
         return json.dumps(self.data, indent=1) if self.as_json else self.text
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Align rows of cells: every column is as wide as its widest cell."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]

@@ -129,7 +129,7 @@ COMMANDS = {
     ),
     "search": (
         "cloze.inference.vectors:search",
-        "Find the excerpts from a folder's documents that best match a question.",
+        "Find the passages from a folder's documents that best match a question.",
         "cloze search my-encoder ~/documents 'Who owns the garden?'",
     ),
     "submissions": (

@@ -51,7 +51,7 @@ from cloze.artifacts.store import (
     clear_work,
     commit,
     finished_files,
-    put_file,
+    put_local_file,
     scratch_directory,
 )
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
@@ -174,7 +174,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
         path = os.path.join(scratch, NAME)
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             writer.write_table(listed)
-        entry = put_file(table.output, path, name=NAME, rows=len(listed))
+        entry = put_local_file(table.output, path, name=NAME, rows=len(listed))
     reasons = dict(sorted(Counter(listed["reason"].to_pylist()).items()))
     say(f"dedup: {len(listed):,} of {len(distinct):,} documents, {reasons}")
     # "unwanted" is a former name; statistics are part of the digest, so it stays
@@ -201,13 +201,13 @@ def write_candidates(shard: InputShard, *, search: Search, queue: WorkQueue) -> 
                 batch = search.candidates(block)
                 rows += len(batch)
                 writer.write_batch(batch)
-        put_file(search.output, path, name=candidates_name(shard), rows=rows)
+        put_local_file(search.output, path, name=candidates_name(shard), rows=rows)
     queue.report(MB=shard.megabytes, documents=documents)
     return candidates_name(shard)
 
 
 @dataclass(frozen=True)
-class Documents:
+class Precedence:
     """The columns that decide which of several documents is kept.
 
     digests_N16:  their digests.
@@ -243,20 +243,20 @@ class CandidateFiles:
         keys_path = os.path.join(scratch, "bands")
         self._keys_BN = np.memmap(keys_path, np.uint64, mode="w+", shape=(bands, max(rows, 1)))
         self._rows = 0
-        parts: list[Documents] = []
+        parts: list[Precedence] = []
         for table in self._tables():
             end = self._rows + len(table)
             keys = table["bands"].combine_chunks().flatten().to_numpy()
             self._keys_BN[:, self._rows : end] = keys.reshape(-1, bands).T
             self._rows = end
             parts.append(
-                Documents(
+                Precedence(
                     digest_bytes(table["document_digest"]),
                     *(table[name].to_numpy() for name in ("preference", "source", "overlaps")),
                 )
             )
         columns = zip(*(vars(part).values() for part in parts), strict=True)
-        self.documents = Documents(*map(np.concatenate, columns))
+        self.documents = Precedence(*map(np.concatenate, columns))
 
     def kept_for(self, rows_D: Int64s, near: NearDuplicatesConfig) -> Int64s:
         """Which document is kept for each of those at `rows_D`, in order of preference: (D,).

@@ -42,7 +42,7 @@ from cloze.artifacts.store import (
     open_file,
     open_input,
     put_bytes,
-    put_file,
+    put_local_file,
     scratch_directory,
 )
 from cloze.artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_name, examples_schema
@@ -56,7 +56,7 @@ from cloze.pipeline.mlm.pairing import (
     PairingRule,
     Pairs,
     pair_segments,
-    read_documents,
+    read_bucket,
 )
 from cloze.pipeline.mlm.statistics import ExampleStatistics, count_examples, examples_summary
 from cloze.pipeline.readers.documents import MEGABYTE
@@ -72,7 +72,7 @@ BLOCK_ROWS = 2048
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ExamplesRecipe:
     """The settings that determine the examples of every bucket."""
 
     seed: int
@@ -115,7 +115,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
         total = sum(entry.size for entry, _ in unfinished) / MEGABYTE
         with scratch_directory(table.output) as scratch:
             write = partial(
-                write_bucket,
+                write_examples,
                 recipe=recipe_of(stage, tokenizer),
                 tokens=tokens.directory,
                 output=table.output,
@@ -135,9 +135,9 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     return commit(table, [*entries, *copied], statistics=statistics)
 
 
-def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> Recipe:
+def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> ExamplesRecipe:
     """The settings common to all buckets."""
-    return Recipe(
+    return ExamplesRecipe(
         seed=stage.seed,
         config=stage.examples,
         cls_id=tokenizer.cls_id,
@@ -163,8 +163,14 @@ def _split_and_number(entry: FileEntry) -> tuple[str, int]:
     return split, int(number)
 
 
-def write_bucket(
-    bucket: Bucket, *, recipe: Recipe, tokens: str, output: str, scratch: str, queue: WorkQueue
+def write_examples(
+    bucket: Bucket,
+    *,
+    recipe: ExamplesRecipe,
+    tokens: str,
+    output: str,
+    scratch: str,
+    queue: WorkQueue,
 ) -> str:
     """Make the bucket's files and put them into `output`; returns the name of the tokens file.
 
@@ -179,7 +185,7 @@ def write_bucket(
     masking = recipe.config.masking.of(split)
     recipe = replace(recipe, config=recipe.config.model_copy(update={"masking": masking}))
     with tempfile.TemporaryDirectory(dir=scratch or None) as here, naming_full_disk(here):
-        documents = read_documents(open_file(tokens, entry, scratch=here))
+        documents = read_bucket(open_file(tokens, entry, scratch=here))
         for length, name in names.items():
             path = os.path.join(here, name)
             made = copies_of(documents, recipe, max_seq_length=length, copies=copies)
@@ -196,13 +202,13 @@ def write_bucket(
                 "copies": [copy.rows for copy in counts],
                 **asdict(total),
             }
-            put_file(output, path, name=name, rows=total.rows, statistics=facts)
+            put_local_file(output, path, name=name, rows=total.rows, statistics=facts)
     queue.report(MB=entry.size / MEGABYTE, documents=documents.count)
     return entry.name
 
 
 def copies_of(
-    documents: Documents, recipe: Recipe, *, max_seq_length: int, copies: int
+    documents: Documents, recipe: ExamplesRecipe, *, max_seq_length: int, copies: int
 ) -> Iterator[tuple[pa.RecordBatch, ExampleStatistics]]:
     """The record batches of one examples file, one per copy, with their counts."""
     config = recipe.config
@@ -231,7 +237,7 @@ def copies_of(
             shuffled = shuffled.rows(order_N)
         batch, masks = _record_batch(shuffled, framed_ids, rule=masking)
         if config.pack_documents:
-            batch = packed(batch, counts_E)
+            batch = packed_rows(batch, counts_E)
         yield batch, count_examples(batch, pairs.cut_N, masks, max_seq_length=max_seq_length)
 
 
@@ -246,7 +252,7 @@ def _record_batch(
     masked: list[Masks] = []
     for begin in range(0, pairs.count, BLOCK_ROWS):
         rows = slice(begin, begin + BLOCK_ROWS)
-        block = gather(pairs, rows, framed_ids)
+        block = framed_pairs(pairs, rows, framed_ids)
         masked.append(mask_tokens(block, streams_N[rows], rule=rule))
         ids.append(block.input_ids)
         lengths.append(block.lengths_N)
@@ -265,7 +271,7 @@ def _record_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema), masked
 
 
-def gather(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
+def framed_pairs(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
     """Assemble [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
     a_length_N, b_length_N = pairs.a_length_N[rows], pairs.b_length_N[rows]
     cls_place = len(framed_ids) - 2
@@ -326,7 +332,7 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
     return longest_first_N[np.argsort(rank_N, kind="stable")], np.bincount(rank_N)
 
 
-def packed(batch: pa.RecordBatch, counts_E: Int64s) -> pa.RecordBatch:
+def packed_rows(batch: pa.RecordBatch, counts_E: Int64s) -> pa.RecordBatch:
     """Merge `counts_E` consecutive rows into one each, and add the document lengths."""
     rows_E1 = offsets(counts_E)
     ids, positions, originals = (batch.column(index) for index in (0, 2, 3))

@@ -47,7 +47,7 @@ MIN_PASSAGE_WORDS = 4
 
 
 @dataclass
-class Sample:
+class PairSample:
     """A sample of bounded size: the pairs with the smallest keys of all that were offered."""
 
     wanted: int
@@ -72,9 +72,9 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     stage = parse(PairsStage, table.config, source="stage pairs")
     config, seed = stage.pairs, stage.seed
     samples = {
-        "train": Sample(config.train_pairs),
-        "dev": Sample(config.evaluation_pairs),
-        "test": Sample(config.evaluation_pairs),
+        "train": PairSample(config.train_pairs),
+        "dev": PairSample(config.evaluation_pairs),
+        "test": PairSample(config.evaluation_pairs),
     }
     parts = _reader_parts(stage) if config.kind == "signature" else _text_parts(stage)
     turns = round(1 / config.heldout_share)

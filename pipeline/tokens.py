@@ -42,8 +42,8 @@ from cloze.artifacts.store import (
     open_artifact,
     open_input,
     put_bytes,
-    put_file,
     put_json,
+    put_local_file,
 )
 from cloze.artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
 from cloze.artifacts.tokenizer import read_tokenizer_json
@@ -262,7 +262,7 @@ def put_dropped(
                 first = reasons.index(reason)
                 examples[reason] = f"{listed['path'][first]} at {listed['position'][first]}"
     dropped = {reason: Dropped(counts[reason], examples[reason]) for reason in sorted(counts)}
-    return put_file(output, local, name=DROPPED_NAME, rows=counts.total()), dropped
+    return put_local_file(output, local, name=DROPPED_NAME, rows=counts.total()), dropped
 
 
 def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:

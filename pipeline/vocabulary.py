@@ -58,7 +58,7 @@ from cloze.pipeline.text.splits import (
     TRAIN_SPLIT,
     assign_splits,
     divide,
-    heldout_sentences,
+    heldout_count,
 )
 from cloze.pipeline.text.texts import TextBlock, read_texts
 from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens
@@ -249,9 +249,7 @@ def draw_sample(
         texts: list[bytes] = table["text"].take(pa.array(np.sort(mine))).to_pylist()
         if tail_share:
             cut = [text.splitlines(keepends=True) for text in texts]
-            heads = [
-                lines[: len(lines) - heldout_sentences(len(lines), tail_share)] for lines in cut
-            ]
+            heads = [lines[: len(lines) - heldout_count(len(lines), tail_share)] for lines in cut]
             texts = [b"".join(lines) for lines in heads]
         yield b"".join(texts)
 

@@ -20,7 +20,7 @@ from tests.conftest import PROJECT
 
 RETIRED = {
     r"unwanted": "dedup, decontamination",
-    r"passages?": "shingles",
+    r"excerpts?": "passage",
     r"word-pieces a word": "fertility, tokens per word",
     r"work(ed|s|ing)? off": "execute, run",
     r"(the|a) bench|crew": "executor, work queue",

@@ -37,7 +37,7 @@ _TYPES = {
 }
 
 
-def load(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDLL | None:
+def compiled(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDLL | None:
     """The compiled functions of `source`; None, and a message, if it cannot be compiled.
 
     A signature has a letter for the result (`-` for none) and one for each argument: n is a size,
@@ -62,7 +62,7 @@ def declare(library: ctypes.CDLL, signatures: Mapping[str, str]) -> None:
         function.argtypes = [_TYPES[letter] for letter in signature[1:]]
 
 
-def address(array: npt.NDArray[np.generic]) -> int:
+def pointer(array: npt.NDArray[np.generic]) -> int:
     """The address of `array`, which the caller must keep alive and contiguous."""
     return int(array.ctypes.data)
 

@@ -32,7 +32,7 @@ from benchmarks.product_steps import engine_of
 from cloze.artifacts.store import open_artifact
 from cloze.model.config import PretrainStage, TrainingMachine
 from cloze.model.data.micro_batches import Share, StepBatch, prefetch
-from cloze.model.data.sources import read_tokenizer, training_source
+from cloze.model.data.sources import suited_tokenizer, training_source
 from cloze.model.encoder import bert
 from cloze.model.encoder.operations.products import affine, fp8_affine
 from cloze.model.training.distributed import join_world
@@ -84,7 +84,7 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
     """The loss of each step of one engine."""
     stage = recipe(PRECISIONS[name], arguments)
     examples = open_artifact(arguments.examples)
-    tokenizer = read_tokenizer(examples, stage)
+    tokenizer = suited_tokenizer(examples, stage)
     trained = engine_of(
         stage,
         tokenizer.size,

@@ -28,7 +28,7 @@ from benchmarks.transformers_steps import hugging_face_model, padded_inputs
 from cloze.artifacts.store import open_artifact
 from cloze.model.config import PretrainStage
 from cloze.model.data.micro_batches import BatchSource, Share
-from cloze.model.data.sources import heldout_sources, read_tokenizer, training_source
+from cloze.model.data.sources import heldout_sources, suited_tokenizer, training_source
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.hugging_face.layout import to_hugging_face
 from cloze.model.training.optimizer import learning_rate, parameter_groups
@@ -37,7 +37,7 @@ settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])
 recipe, length = stage.pretrain, stage.pretrain.phases[0].max_seq_length
 examples = open_artifact(settings["examples"])
-tokenizer = read_tokenizer(examples, stage)
+tokenizer = suited_tokenizer(examples, stage)
 WHOLE = Share(rank=0, ranks=1, token_budget=1 << 40)
 """A whole batch at once."""
 

@@ -21,7 +21,7 @@ from benchmarks.measuring import Arguments, machine, write_result
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.model.config import PretrainStage
 from cloze.model.data.micro_batches import BatchSource, Share
-from cloze.model.data.sources import read_tokenizer, training_source
+from cloze.model.data.sources import suited_tokenizer, training_source
 
 BATCH_SIZES = (32, 256, 1024)
 REPEATS = 5
@@ -34,7 +34,7 @@ def source_of(examples: Artifact, *, max_seq_length: int, batch_size: int) -> Ba
     phases = [{"max_seq_length": max_seq_length, "share": 1.0}]
     recipe = {"steps": 2 * FAR, "batch_size": batch_size, "phases": phases}
     stage = PretrainStage.model_validate({"seed": 0, "encoder": {}, "pretrain": recipe})
-    tokenizer = read_tokenizer(examples, stage)
+    tokenizer = suited_tokenizer(examples, stage)
     return training_source(examples, tokenizer, stage, share=Share(0, 1, token_budget=65536))
 
 

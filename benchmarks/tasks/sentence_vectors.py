@@ -109,11 +109,11 @@ def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
 
 def embed_ours(arguments: argparse.Namespace) -> dict[str, float]:
     """All passages, as `cloze embed` does."""
-    from cloze.model.inference.load import load
+    from cloze.model.inference.load import load_model
     from cloze.model.training.waiting import patient_threads
 
     texts = [passage for _, passage in read_pairs(arguments.pairs, arguments.texts)]
-    model = load(weights(), device="cpu", precision=arguments.precision)
+    model = load_model(weights(), device="cpu", precision=arguments.precision)
     with patient_threads(arguments.threads):
         list(model.sentence_vectors(texts[:BATCH]))
         started = time.monotonic()

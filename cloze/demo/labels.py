@@ -26,7 +26,7 @@ from cloze.artifacts.rng import stream_seed
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, put_bytes, put_json
-from cloze.demo.packages import Module, merged, read_modules
+from cloze.demo.packages import Module, merged_symbols, read_modules
 from cloze.demo.tasks import PAIR_TASK, TAGGING_TASK, Pair, Sentence, pairs, sentences
 from cloze.pipeline.config.settings import LabelsConfig, LabelsStage
 
@@ -54,8 +54,8 @@ def make_labels(table: StageTable, options: list[str]) -> Artifact:
     for name in names:
         corpus[name] = list(read_modules(name))
         progress.advance(1, name)
-    own = {name: merged(module.symbols for module in corpus[name]) for name in corpus}
-    everywhere = merged(own.values())
+    own = {name: merged_symbols(module.symbols for module in corpus[name]) for name in corpus}
+    everywhere = merged_symbols(own.values())
     splits = _split(corpus, labels, seed=seed)
 
     tagged = choose(

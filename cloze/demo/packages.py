@@ -140,7 +140,7 @@ def trees(distribution: str) -> Iterator[tuple[str, ast.Module]]:
     """The name and syntax tree of every module, sorted by name."""
     for file in module_files(distribution):
         try:
-            tree = parse(file.path.read_bytes())
+            tree = syntax_tree(file.path.read_bytes())
         except FileNotFoundError:
             raise IntegrityError(
                 f"{file.path}: missing, but {distribution}'s record names it; "
@@ -169,7 +169,7 @@ def _installed(distribution: str) -> metadata.Distribution:
         ) from None
 
 
-def parse(source: bytes) -> ast.Module:
+def syntax_tree(source: bytes) -> ast.Module:
     """A module's syntax tree; `SyntaxError` or `ValueError` if the source is not Python."""
     enabled = gc.isenabled()
     gc.disable()  # syntax trees have no cycles; parsing is four times as fast without the collector
@@ -194,7 +194,7 @@ def definitions(body: Iterable[ast.stmt]) -> Iterator[Definition]:
             yield from definitions(statement.body)
 
 
-def parameters(definition: Definition) -> tuple[str, ...]:
+def parameter_names(definition: Definition) -> tuple[str, ...]:
     """Parameter names of a function, or of a class's `__init__`, without `self` and `cls`."""
     function: ast.stmt | None = definition
     if isinstance(definition, ast.ClassDef):
@@ -238,7 +238,7 @@ def symbols_of(tree: ast.Module) -> Symbols:
     )
 
 
-def merged(parts: Iterable[Symbols]) -> Symbols:
+def merged_symbols(parts: Iterable[Symbols]) -> Symbols:
     """The union of `parts` and the built-in symbols."""
     return Symbols(
         *(frozenset().union(*kind) for kind in zip(builtin_symbols(), *parts, strict=True))
@@ -257,7 +257,7 @@ def _body_docstrings(
             name, is_class = prefix + statement.name, isinstance(statement, ast.ClassDef)
             if text := _bare_string(statement.body[0]):
                 documented: Kind = "class" if is_class else "function"
-                yield Docstring(name, documented, text, parameters(statement))
+                yield Docstring(name, documented, text, parameter_names(statement))
             if is_class:
                 inside = statement.body[bool(text) :]
                 yield from _body_docstrings(inside, prefix=f"{name}.", kind="class")

@@ -84,7 +84,7 @@ class PlainHandler(logging.Handler):
 
 
 @dataclass
-class Row:
+class StageRow:
     """One stage on the terminal."""
 
     state: str = "waiting"
@@ -98,7 +98,7 @@ class TerminalHandler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, StageRow] = {}
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=8)
         self._live.start()
@@ -111,7 +111,7 @@ class TerminalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Update the stage's row, or print a line above the table."""
         stage, state, text = facts(record)
-        row = self.rows.setdefault(stage, Row())
+        row = self.rows.setdefault(stage, StageRow())
         if state == "warning":
             self.console.print(Text(f"! {stage} {text}", style="yellow"))
         elif state == "progress":

@@ -8,7 +8,7 @@ Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is st
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from cloze.answer import Answer, columns
+from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
 from cloze.execution.preflight import refuse_contradictions
 from cloze.flows.config import MachineConfig, RunConfig
@@ -143,7 +143,7 @@ def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield from (f"  {line}" for line in columns(rows).splitlines())
+    yield from (f"  {line}" for line in aligned(rows).splitlines())
 
 
 def _bytes(count: float) -> str:

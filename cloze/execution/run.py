@@ -16,7 +16,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cloze.answer import Answer, columns
+from cloze.answer import Answer, aligned
 from cloze.artifacts import filesystem
 from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
@@ -150,7 +150,7 @@ def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Ans
         }
         for title, variant, one in zip(titles, chosen, found, strict=True)
     ]
-    text = f"{columns(rows)}\n\neach run: cloze compare {' '.join(names)}"
+    text = f"{aligned(rows)}\n\neach run: cloze compare {' '.join(names)}"
     return Answer({"variants": data}, text, as_json)
 
 

@@ -63,9 +63,11 @@ def export_model(
         written = export_task(finetuned, directory, task=task)
     else:
         from cloze.model.hugging_face.model_files import read_encoder_files
-        from cloze.model.inference.export import export
+        from cloze.model.inference.export import export_encoder
 
-        written = export(read_encoder_files(model_directory(model, place.space())), directory)
+        written = export_encoder(
+            read_encoder_files(model_directory(model, place.space())), directory
+        )
     lines, data = [str(path) for path in written], {"directory": str(directory)}
     if not onnx:
         return Answer({**data, "files": lines}, "\n".join(lines), place.json)

@@ -25,7 +25,7 @@ from cloze.artifacts.progress import say
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
 from cloze.init.labelled_files import DELIMITERS
 from cloze.model.config import TaskConfig
-from cloze.model.inference.load import load
+from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
 from cloze.options import PLACE, Place, model_directory
 
@@ -37,7 +37,7 @@ def fill_mask(
 
     :param top_k: Number of tokens for each [MASK].
     """
-    loaded = load(model_directory(model, place.space()))
+    loaded = load_model(model_directory(model, place.space()))
     asked, shown = tee(texts_or_lines(texts))
     found = zip(shown, loaded.fill_masks(asked, top_k=top_k), strict=True)
     filled = found if texts else metered(found, verb="fill-mask", unit="texts")

@@ -1,9 +1,9 @@
 """`cloze embed` and `cloze search`: vectors of texts and passages, and the nearest passages.
 
-In:  for `embed`, a model and texts; with --excerpts, files and folders of documents.
+In:  for `embed`, a model and texts; with --passages, files and folders of documents.
      For `search`, a model, a folder of documents, and questions.
 Out: for `embed`, a NumPy file of float32, [texts, width]; without --output, one JSON array per line
-     and text; with --json, one document at the end. With --excerpts the NumPy file is accompanied
+     and text; with --json, one document at the end. With --passages the NumPy file is accompanied
      by a JSONL file of the passages (file, line, text); without --output these objects contain a
      `vector`. For `search`, the nearest passages for each question by cosine similarity, with file,
      line and score.
@@ -36,13 +36,13 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, located
 from cloze.artifacts.progress import say
 from cloze.artifacts.stage import InputRef, StageTable
-from cloze.artifacts.store import Artifact, commit, put_file, scratch_directory
+from cloze.artifacts.store import Artifact, commit, put_local_file, scratch_directory
 from cloze.flows.external_inputs import digest_of_files, digest_of_model
 from cloze.flows.workspace import Workspace, writable_workspace
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.init.corpus_samples import Look, look
 from cloze.model.inference import passage_index
-from cloze.model.inference.load import Model, load
+from cloze.model.inference.load import Model, load_model
 from cloze.model.inference.passage_index import Vectors
 from cloze.options import PLACE, Place, vectors_directory
 from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
@@ -66,7 +66,7 @@ LARGEST_FILE = 1 << 28
 """Bytes; in larger files, lines are not determined."""
 
 
-class Passage(NamedTuple):
+class PlacedPassage(NamedTuple):
     """A passage, and where it is, as in an index."""
 
     file: str
@@ -111,41 +111,41 @@ def embed(
     output: Path | None = None,
     form: Form = FORM,
     truncate: bool = False,
-    excerpts: int = 0,
+    passages: int = 0,
     place: Place = PLACE,
 ) -> Answer | None:
     """Embed texts.
 
     :param output: File to write, NAME.npy; by default vectors are printed, one per line.
     :param truncate: Truncate texts that are too long.
-    :param excerpts: Treat the arguments as files and folders of documents, and embed excerpts of
+    :param passages: Treat the arguments as files and folders of documents, and embed passages of
         about this many words, which end at sentence boundaries.
     """
     chosen = form.numbers()
     if output is not None and output.suffix != ".npy":
         raise UsageError(f"--output {output}: expected a NumPy file; name it {output.stem}.npy")
-    if excerpts < 0:
-        raise UsageError(f"--excerpts {excerpts}: expected a number of words, for example 100")
-    loaded = load(vectors_directory(model, place.space()))
-    placed, read = tee(_passages_of(texts, words=excerpts) if excerpts else ())
+    if passages < 0:
+        raise UsageError(f"--passages {passages}: expected a number of words, for example 100")
+    loaded = load_model(vectors_directory(model, place.space()))
+    placed, read = tee(_passages_of(texts, words=passages) if passages else ())
     found = loaded.embed_stream(
-        (passage.text for passage in read) if excerpts else texts_or_lines(texts),
+        (passage.text for passage in read) if passages else texts_or_lines(texts),
         pooling=form.pooling,
         layers=chosen,
-        truncate=truncate or bool(excerpts),
+        truncate=truncate or bool(passages),
         normalize=form.normalize,
     )
-    unit = "passages" if excerpts else "texts"
-    vectors = metered(found, verb="embed", unit=unit) if excerpts or not texts else found
+    unit = "passages" if passages else "texts"
+    vectors = metered(found, verb="embed", unit=unit) if passages or not texts else found
     width = loaded.config.hidden_size * len(chosen)
     if output is not None:
-        if excerpts:
+        if passages:
             vectors = _beside(placed, vectors, output.with_suffix(".jsonl"))
         count = passage_index.write_vectors(output, vectors, width=width)
         text = f"{output}: {count} vectors of {width} float32"
         return Answer({"shape": [count, width], "file": str(output)}, text, place.json)
     rows: Iterator[object] = (vector.tolist() for vector in vectors)
-    if excerpts:
+    if passages:
         rows = ({**one._asdict(), "vector": row} for one, row in zip(placed, rows, strict=True))
     if place.json:
         listed = list(rows)
@@ -154,10 +154,10 @@ def embed(
     return None
 
 
-def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[Passage]:
+def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[PlacedPassage]:
     """The passages of all documents."""
     if not paths:
-        raise UsageError("--excerpts: nothing to read; give files or folders of documents")
+        raise UsageError("--passages: nothing to read; give files or folders of documents")
     for path in paths:
         seen = look(path)
         for file in seen.odd:
@@ -165,7 +165,9 @@ def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[Passage]:
         yield from placed_passages(source_of(seen), words=words)
 
 
-def _beside(placed: Iterable[Passage], vectors: Iterable[Vectors], path: Path) -> Iterator[Vectors]:
+def _beside(
+    placed: Iterable[PlacedPassage], vectors: Iterable[Vectors], path: Path
+) -> Iterator[Vectors]:
     """Pass on the vectors and write their passages to `path`, which appears once complete."""
     with filesystem.temporary_beside(str(path)) as temporary:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -188,8 +190,8 @@ def search(
     """Search a folder.
 
     :param folder: File, folder, glob or URL of the documents.
-    :param top_k: Number of excerpts for each question.
-    :param words: Approximate words per excerpt, which ends at a sentence boundary.
+    :param top_k: Number of passages for each question.
+    :param words: Approximate words per passage, which ends at a sentence boundary.
     :param index: For millions of vectors: search a graph of them, built once, instead of comparing
         with all; it occasionally misses one of the nearest. Needs the extra `index`.
     """
@@ -199,7 +201,7 @@ def search(
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
     directory = vectors_directory(model, space)
-    loaded = load(directory, precision="fp32")
+    loaded = load_model(directory, precision="fp32")
     if loaded.modules is None:
         say(f"{model} was not trained for retrieval (no modules.json): expect a rough ranking")
     indexed = index_folder(loaded, directory, folder, words=words, space=space)
@@ -252,7 +254,7 @@ def index_folder(
         say(f"search: skipped: {file}")
     output = space.store.directory(STAGE, table.key)
     with scratch_directory(output) as scratch:
-        count = passage_index.write_index(
+        count = passage_index.write_passage_index(
             Path(scratch),
             placed_passages(source, words=words),
             lambda texts: metered(model.sentence_vectors(texts), verb="index", unit="passages"),
@@ -263,7 +265,7 @@ def index_folder(
         if digest_of_files(folder, place="folder") != table.inputs["documents"].digest:
             raise UsageError(f"{folder}: changed while it was read; run the command again")
         files = [
-            put_file(output, f"{scratch}/{name}", name=name, rows=count)
+            put_local_file(output, f"{scratch}/{name}", name=name, rows=count)
             for name in (passage_index.VECTORS, passage_index.PASSAGES)
         ]
     return commit(
@@ -292,14 +294,14 @@ def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
             graph = f"{scratch}/{passage_index.GRAPH}"
             rows = passage_index.write_graph(vectors, graph)
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
-            file = put_file(output, graph, name=passage_index.GRAPH, rows=count)
+            file = put_local_file(output, graph, name=passage_index.GRAPH, rows=count)
         artifact = commit(table.model_copy(update={"output": output}), [file])
     return partial(passage_index.nearest_in, artifact.path(passage_index.GRAPH), vectors)
 
 
 def _answers(
     model: Model, index: Artifact, find: Nearest, questions: Iterator[str], *, count: int
-) -> Iterator[tuple[str, list[tuple[float, Passage]]]]:
+) -> Iterator[tuple[str, list[tuple[float, PlacedPassage]]]]:
     """Each question with its passages and their scores, in batches of questions."""
     asked, shown = tee(questions)
     vectors = model.sentence_vectors(asked)
@@ -309,7 +311,7 @@ def _answers(
             passages = []
             for hit in best:
                 found = passage_index.read_passage(index.path(passage_index.PASSAGES), hit.row)
-                passage = Passage(*found)
+                passage = PlacedPassage(*found)
                 if filesystem.is_local(passage.file):
                     passage = passage._replace(file=os.path.relpath(passage.file))
                 passages.append((hit.score, passage))
@@ -325,7 +327,7 @@ def source_of(seen: Look) -> SourceConfig:
     return SourceConfig.model_validate(source)
 
 
-def placed_passages(source: SourceConfig, *, words: int) -> Iterator[Passage]:
+def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassage]:
     """Each passage with its line, regardless of the white space between its words in the file.
 
     Each file is read a second time, and searched from the end of the previous passage.
@@ -340,9 +342,9 @@ def placed_passages(source: SourceConfig, *, words: int) -> Iterator[Passage]:
             words_there = map(re.escape, passage.text.split()[:FIRST_WORDS])
             begins = re.compile(r"\s+".join(words_there)).search(content, place)
             if begins is None:
-                yield Passage(file, None, passage.text)
+                yield PlacedPassage(file, None, passage.text)
                 continue
             line += content.count("\n", place, begins.start())
-            yield Passage(file, line, passage.text)
+            yield PlacedPassage(file, line, passage.text)
             line += content.count("\n", *begins.span())
             place = begins.end()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from cloze.answer import Answer, columns
+from cloze.answer import Answer, aligned
 from cloze.artifacts import filesystem
 from cloze.artifacts.config import flat
 from cloze.artifacts.errors import UsageError
@@ -72,7 +72,7 @@ def compare(
         filesystem.write_bytes(str(page), comparison_page(summaries, rows, notes).encode())
         data["page"] = str(page)
         say(f"page: {page}")
-    write = {"text": columns, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
+    write = {"text": aligned, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
     return Answer(data, write(rows), place.json)
 
 

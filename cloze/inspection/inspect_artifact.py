@@ -14,7 +14,7 @@ import pyarrow as pa
 from cyclopts import Parameter
 from pydantic import JsonValue
 
-from cloze.answer import Answer, columns
+from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import is_local
 from cloze.artifacts.store import Artifact
@@ -89,7 +89,7 @@ def inspect(
     lines += [line for row in shown for line in ("", f"— {row.title}", row.text)]
     if listed:
         cells = ("{reason}", "{document_digest}", "{path}, position {position}")
-        lines += ["", columns([[cell.format(**row) for cell in cells] for row in listed])]
+        lines += ["", aligned([[cell.format(**row) for cell in cells] for row in listed])]
     elif dropped is not None:
         lines += ["", "no document was dropped"]
     return Answer(data, "\n".join(lines), place.json)

@@ -5,7 +5,7 @@ Out: for `runs`, one line per run: state, start, duration, headline figure; for 
      stages and all figures; for `gc`, the garbage with its size, which --delete deletes.
 """
 
-from cloze.answer import Answer, columns
+from cloze.answer import Answer, aligned
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import clock, say
@@ -42,7 +42,7 @@ def runs(*, place: Place = PLACE) -> Answer:
                 "headline": "".join(f"{name} {value:.4g}" for name, value in first),
             }
         )
-    table = columns([HEADER, *([str(row[name]) for name in HEADER] for row in data)])
+    table = aligned([HEADER, *([str(row[name]) for name in HEADER] for row in data)])
     text = table if data else f"no runs in {space.root}"
     return Answer({"workspace": space.root, "runs": data}, text, place.json)
 
@@ -66,7 +66,7 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
         for name, stage in record.stages.items()
     ]
     table = [(name, f"{value:.4g}") for name, value in known.items()]
-    parts = ["\n".join(lines), columns(stages), columns(table)]
+    parts = ["\n".join(lines), aligned(stages), aligned(table)]
     tables = {**record.model_dump(mode="json"), "stages": stage_tables(record, space)}
     data = {"record": tables, "figures": known}
     return Answer(data, "\n\n".join(part for part in parts if part), place.json)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cyclopts import Parameter
 
-from cloze.answer import Answer, columns
+from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.store import Artifact
@@ -34,7 +34,7 @@ SHOWN_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceStep:
     """One step of the trace."""
 
     what: str
@@ -43,7 +43,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Example:
+class TracedExample:
     """One row of an examples artifact."""
 
     file: FileEntry
@@ -71,12 +71,12 @@ def trace(
     finished = read_record(space, run).stages
     last = next((stage for stage in ("evaluate", "finetune") if stage in finished), "pretrain")
     found = ancestors(run_artifact(space, run, stage=last), store=space.store)
-    steps: list[Step] = []
+    steps: list[TraceStep] = []
     if "evaluate" in found:
         summary = read_summary(space, run)
         first = list(figures(summary).items())[:3] if summary else []
         words = ", ".join(f"{name} {value:.4g}" for name, value in first)
-        steps.append(Step("score", found["evaluate"].digest, words))
+        steps.append(TraceStep("score", found["evaluate"].digest, words))
     steps += _model_steps(found)
     if "examples" in found:
         examples, tokens = found["examples"], found["tokens"]
@@ -88,39 +88,45 @@ def trace(
         digest = values["document_digest"].hex()
         position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
         steps += [
-            Step("examples", examples.digest, f"{len(examples.manifest.files)} files"),
-            Step("shard", example.file.sha256, f"{example.file.name}, {position}: {masked.title}"),
-            Step("example", "", masked.text.replace("\n", " ")),
-            Step("tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"),
-            Step("shard", bucket.sha256, f"{bucket.name}, row {number}"),
-            Step("document", digest, document.title.partition(", ")[2]),
-            Step("text", "", document.text.replace("\n", " ")),
+            TraceStep("examples", examples.digest, f"{len(examples.manifest.files)} files"),
+            TraceStep(
+                "shard", example.file.sha256, f"{example.file.name}, {position}: {masked.title}"
+            ),
+            TraceStep("example", "", masked.text.replace("\n", " ")),
+            TraceStep(
+                "tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"
+            ),
+            TraceStep("shard", bucket.sha256, f"{bucket.name}, row {number}"),
+            TraceStep("document", digest, document.title.partition(", ")[2]),
+            TraceStep("text", "", document.text.replace("\n", " ")),
         ]
     rows = []
     for step in steps:
         more = "…" if len(step.words) > SHOWN_CHARACTERS else ""
         rows.append((step.what, step.digest[:12], step.words[:SHOWN_CHARACTERS] + more))
-    return Answer([asdict(step) for step in steps], columns(rows), place.json)
+    return Answer([asdict(step) for step in steps], aligned(rows), place.json)
 
 
-def _model_steps(found: dict[str, Artifact]) -> list[Step]:
+def _model_steps(found: dict[str, Artifact]) -> list[TraceStep]:
     if "pretrain" not in found:
         user = found.get("evaluate") or found["finetune"]
         imported = found.get("import")
         source = f"imported from {imported.manifest.execution['source']}" if imported else "given"
-        return [Step("model", user.manifest.inputs["encoder"], f"pretrained encoder, {source}")]
+        return [
+            TraceStep("model", user.manifest.inputs["encoder"], f"pretrained encoder, {source}")
+        ]
     manifest = found["pretrain"].manifest
     encoder, recipe = manifest.config["encoder"], manifest.config["pretrain"]
     size = f"{encoder['num_hidden_layers']}×{encoder['hidden_size']}"
     words = f"{size} encoder after {recipe['steps']:,} steps of {recipe['batch_size']} examples"
     weights = manifest.file("model.safetensors")
     return [
-        Step("model", found["pretrain"].digest, words),
-        Step("weights", weights.sha256, f"{weights.stored_name}, {weights.size:,} bytes"),
+        TraceStep("model", found["pretrain"].digest, words),
+        TraceStep("weights", weights.sha256, f"{weights.stored_name}, {weights.size:,} bytes"),
     ]
 
 
-def find_example(examples: Artifact, *, split: str, row: int) -> Example:
+def find_example(examples: Artifact, *, split: str, row: int) -> TracedExample:
     """Row `row` of `split`, counting through its files in order."""
     left = row
     entries = [e for e in examples.manifest.files if e.statistics.get("split") == split]
@@ -139,10 +145,10 @@ def find_example(examples: Artifact, *, split: str, row: int) -> Example:
         sizes = [file.get_batch(copy).num_rows for copy in range(file.num_record_batches)]
         copy = int(np.searchsorted(np.cumsum(sizes), left, side="right"))
         (values,) = file.get_batch(copy).slice(left - sum(sizes[:copy]), 1).to_pylist()
-    return Example(entry, left, copy, values)
+    return TracedExample(entry, left, copy, values)
 
 
-def find_origin(example: Example, tokens: Artifact) -> tuple[FileEntry, int, DocumentRow]:
+def find_origin(example: TracedExample, tokens: Artifact) -> tuple[FileEntry, int, DocumentRow]:
     """The document that contains the example's first segment: its file, its row, and the row."""
     facts = example.file.statistics
     entry = tokens.manifest.file(tokens_name(facts["split"], facts["bucket"]))

@@ -8,13 +8,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cloze.answer import Answer, columns
+from cloze.answer import Answer, aligned
 from cloze.execution.console import watching
 from cloze.execution.run import tracked_by_prefect
 from cloze.flows.locks import locked
 from cloze.flows.workspace import writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
-from cloze.paper.result import AblationResult, cell, lede
+from cloze.paper.result import AblationResult, cell, clear_differences
 from cloze.paper.rows import Table
 
 
@@ -38,9 +38,9 @@ def ablations(
     run, machine = target.run(config), target.machine()
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=run.name), watching(), tracked_by_prefect(space, run=run.name):
-        from cloze.paper.flow import ablations as flow
+        from cloze.paper.flow import run_rows
 
-        data = flow(run, machine, tuple(table), seeds, tuple(row))
+        data = run_rows(run, machine, tuple(table), seeds, tuple(row))
     result = AblationResult.model_validate(data)
     parts = []
     for found in result.tables:
@@ -49,6 +49,6 @@ def ablations(
         for one in found.rows:
             cells = (cell(column, one.figures.get(column.key)) for column in found.columns)
             lines.append([one.title, *(" ".join(words).strip() for words in cells)])
-        parts.append("\n".join([columns(lines), "", *lede(found)]).rstrip())
+        parts.append("\n".join([aligned(lines), "", *clear_differences(found)]).rstrip())
     text = "\n\n".join([*parts, f"page: {result.page}"])
     return Answer(data, text, target.json)

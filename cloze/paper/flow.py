@@ -20,7 +20,7 @@ ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
 
 @announced
 @flow(name="ablations", flow_run_name="{run.name}-ablations", persist_result=False)
-def ablations(
+def run_rows(
     run: Run,
     machine: Machine = THIS_MACHINE,
     tables: tuple[Table, ...] = ALL_TABLES,

@@ -69,7 +69,7 @@ class Column(Result):
         return f"± {self.amount(value)}"
 
 
-class Difference(Result):
+class RowDifference(Result):
     """The difference of a figure between a row and the row it is compared with."""
 
     difference: float
@@ -84,7 +84,7 @@ class Difference(Result):
     """Of a two-sided Welch's t-test; None if either row has fewer than two pre-training seeds."""
 
     @classmethod
-    def between(cls, column: Column, ours: SeedScores, reference: SeedScores) -> "Difference":
+    def between(cls, column: Column, ours: SeedScores, reference: SeedScores) -> "RowDifference":
         """The difference of two independent means, with its standard error and Welch's t-test."""
         difference, both = ours.mean - reference.mean, (ours.values, reference.values)
         p_value = None
@@ -121,7 +121,7 @@ class RowResult(Result):
     figures: dict[str, SeedScores]
     """Figures over the pre-training seeds by the column's key; unmeasured ones are missing."""
 
-    differences: dict[str, Difference]
+    differences: dict[str, RowDifference]
     """Differences from the reference row, in a ladder from the row before, by the column's key."""
 
     curve: tuple[tuple[int, float], ...] = ()
@@ -208,7 +208,7 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
         # decided by the worst pre-training seed
         on_plateau = model and own["loss"].maximum > model.unigram_loss - PLATEAU_NATS
         differences = {
-            column.key: Difference.between(column, own[column.key], other[column.key])
+            column.key: RowDifference.between(column, own[column.key], other[column.key])
             for column in columns
             if row.name != before and column.key in own.keys() & other.keys()
         }
@@ -267,7 +267,7 @@ def cell(column: Column, scores: SeedScores | None) -> tuple[str, str]:
     return column.amount(scores.mean), column.error(scores.standard_error) if several else ""
 
 
-def difference_words(column: Column, found: Difference | None) -> str:
+def difference_words(column: Column, found: RowDifference | None) -> str:
     """`+1.2 ± 0.3 better`; `no verdict` with too few seeds."""
     if found is None:
         return ""
@@ -279,7 +279,7 @@ def difference_words(column: Column, found: Difference | None) -> str:
     return f"{amount} {column.error(found.standard_error)} {word}{significance}"
 
 
-def lede(table: TableResult) -> list[str]:
+def clear_differences(table: TableResult) -> list[str]:
     """Sentences on the clear differences in a table, one for each row."""
     sentences = []
     for row in table.rows:
@@ -323,7 +323,7 @@ def as_page(result: AblationResult) -> str:
         plateau=nats(PLATEAU_NATS),
         cell=cell,
         difference_words=difference_words,
-        lede=lede,
+        lede=clear_differences,
         curve=curve,
     )
 

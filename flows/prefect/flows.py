@@ -148,7 +148,7 @@ def evaluate(run: Run, machine: Machine = THIS_MACHINE) -> Record:
 FLOWS = (
     *(f"{__name__}:{name}" for name in ("end_to_end", "prepare", "pretrain", "finetune")),
     f"{__name__}:evaluate",
-    "cloze.paper.flow:ablations",
+    "cloze.paper.flow:run_rows",
 )
 """The flows that are served: `module:name`."""
 

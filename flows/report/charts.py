@@ -262,13 +262,13 @@ def _lines(axes: Axes, chart: LineChart) -> None:
     for level in levels:
         axes.axhline(level, color=COLOURS["faint"], linewidth=1, linestyle=(0, (3, 3)))
     for line in chart.lines:
-        x, y = zip(*below(line.places, top) or [(math.nan, math.nan)], strict=True)
+        x, y = zip(*falling_part(line.places, top) or [(math.nan, math.nan)], strict=True)
         thick = {"ours": 2.2, "other": 2.0}.get(line.colour, 1.4)
         form = "o" if len(x) == 1 else "-"
         axes.plot(x, y, form, color=COLOURS[line.colour], linewidth=thick, clip_on=False)
 
 
-def below(places: Places, top: float) -> list[tuple[float, float]]:
+def falling_part(places: Places, top: float) -> list[tuple[float, float]]:
     """The curve from where it first falls to `top`, without points above."""
     first = next((place for place, (_, y) in enumerate(places) if y <= top), None)
     if first is None:
@@ -321,7 +321,7 @@ def log_log(places: Places, *, width: int, height: int, label: str) -> Markup:
     return drawn[0]
 
 
-def columns(
+def column_chart(
     counts: Sequence[int], edges: Sequence[str], *, width: int, height: int, label: str
 ) -> Markup:
     """A histogram with its highest column labelled; `edges` are the bin edges as text."""
@@ -371,7 +371,7 @@ def shades(
     return drawn[0]
 
 
-def spread(
+def seed_dots(
     rows: Sequence[SystemRow],
     *,
     width: int,

@@ -29,16 +29,16 @@ from cloze.artifacts.store import Artifact, open_artifact
 from cloze.artifacts.summary import (
     Corpus,
     CorpusSplit,
-    Encoder,
+    EncoderFacts,
     ExampleSet,
     FilledSentence,
     HeldoutPoint,
     Histogram,
-    Piece,
+    PieceFrequency,
     Predictions,
     Pretraining,
-    Source,
-    Step,
+    SourceFacts,
+    StageFacts,
     Summary,
     TrainingPoint,
 )
@@ -115,13 +115,13 @@ def collect(table: StageTable) -> Summary:
         trial_seconds=trial_seconds(scores, found.get("finetune")) if scores else {},
         glue_average=scores.glue_average if scores else None,
         steps=tuple(collect_step(manifest, record) for manifest in manifests.values()),
-        configuration=configuration(manifests, record, name=config.name, report=report),
+        configuration=changed_settings(manifests, record, name=config.name, report=report),
     )
 
 
 def collect_encoder(
     pretrain: Artifact | None, finished: str, scores: Scores | None
-) -> Encoder | None:
+) -> EncoderFacts | None:
     """The shape of the encoder that was trained, or of the one in the directory `finished`."""
     precision, parameters = "", scores.parameters if scores else None
     if finished:
@@ -138,7 +138,7 @@ def collect_encoder(
     presets = PRESETS
     if "family" in config or "local_attention" in config:  # only written for ModernBERT
         presets = {f"ModernBERT-{name}": known for name, known in MODERN_PRESETS.items()}
-    return Encoder(
+    return EncoderFacts(
         layers=config["num_hidden_layers"],
         hidden_size=config["hidden_size"],
         heads=config["num_attention_heads"],
@@ -160,13 +160,15 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
         more = len(packages) - MOST_PACKAGES
         what = ", ".join(packages[:MOST_PACKAGES]) + (f" and {more} more" if more > 0 else "")
         weight = source.get("weight", 1)
-        sources.append(Source(reader=source["reader"], what=what, split=split, weight=weight))
+        sources.append(SourceFacts(reader=source["reader"], what=what, split=split, weight=weight))
     frequent = []
     if show_text:
         pieces = read_tokenizer_json(tokens.path("tokenizer.json")).vocabulary
         ranked = sorted(range(len(counts)), key=lambda place: -counts[place])
         words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
-        frequent = [Piece(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]]
+        frequent = [
+            PieceFrequency(text=pieces[place], count=counts[place]) for place in words[:FREQUENT]
+        ]
     return Corpus(
         sources=tuple(sources),
         documents_read=facts["documents_read"],
@@ -387,7 +389,7 @@ def trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[
     return medians
 
 
-def collect_step(manifest: Manifest, record: RunRecord | None) -> Step:
+def collect_step(manifest: Manifest, record: RunRecord | None) -> StageFacts:
     """One artifact, with its time and memory if the record has them."""
     made = record.stages.get(manifest.stage) if record else None
     made = made if made and made.key == manifest.key else None
@@ -396,7 +398,7 @@ def collect_step(manifest: Manifest, record: RunRecord | None) -> Step:
     for place, word in enumerate(argv):  # without folders that exist only on this machine
         if os.path.isabs(word) and not os.path.relpath(word).startswith(".."):
             argv[place] = os.path.relpath(word)
-    return Step(
+    return StageFacts(
         stage=manifest.stage,
         digest=manifest.digest,
         key=manifest.key,
@@ -412,7 +414,7 @@ def collect_step(manifest: Manifest, record: RunRecord | None) -> Step:
     )
 
 
-def configuration(
+def changed_settings(
     manifests: Mapping[str, Manifest], record: RunRecord | None, *, name: str, report: ReportConfig
 ) -> dict[str, JsonValue]:
     """The run's configuration without default values, in the order of `RunConfig`.

@@ -22,7 +22,7 @@ from cloze.artifacts.summary import (
     HeldoutPoint,
     Histogram,
     Pretraining,
-    Step,
+    StageFacts,
     Summary,
     TrainingPoint,
 )
@@ -75,7 +75,7 @@ def responsive(draw: Callable[[int], Markup], *, wide: int = WIDE) -> Markup:
     return pair.format(draw(wide), draw(NARROW))
 
 
-def side_by_side(first: Panel, second: Panel, *, names: int) -> Markup:
+def beside_or_below(first: Panel, second: Panel, *, names: int) -> Markup:
     """Two charts of the same bars, side by side without repeating the labels, or stacked.
 
     `names` is the width of the labels.
@@ -117,14 +117,14 @@ def quality(model: LanguageModelScore) -> Markup:
             losses.append(Bar(name, loss, nats(loss), colour))
             shown = "chance" if accuracy is None else percent(accuracy)
             accuracies.append(Bar(name, accuracy or 0.0, shown, colour))
-    return side_by_side(
+    return beside_or_below(
         (losses, "MLM loss, nats per masked token", "MLM loss", 418),
         (accuracies, "top-1 accuracy", "MLM accuracy", 262),
         names=LABELS,
     )
 
 
-def stages(steps: Sequence[Step]) -> Markup:
+def stages(steps: Sequence[StageFacts]) -> Markup:
     """Wall-clock time and peak memory of every stage, with the longest bar in a darker shade."""
 
     def rows(values: Mapping[str, float], text: Callable[[float], str]) -> list[Bar]:
@@ -137,7 +137,7 @@ def stages(steps: Sequence[Step]) -> Markup:
     times = rows({step.stage: step.seconds or 0.0 for step in steps}, duration)
     bytes_ = {step.stage: float(step.peak_memory or 0) for step in steps}
     peaks = rows(bytes_, lambda value: memory(value) if value else "–")
-    return side_by_side(
+    return beside_or_below(
         (times, "time", "time by stage", 400),
         (peaks, "peak memory", "memory by stage", 280),
         names=86,
@@ -181,13 +181,13 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
     reference = reference_shown(task, split=split)
     label = f"{task_name(task.name)}: {task.metric} of every seed"
     return responsive(
-        lambda width: charts.spread(
+        lambda width: charts.seed_dots(
             list(rows.values()), width=width, label=label, compared=compared, reference=reference
         )
     )
 
 
-def confusion(matrix: Confusion) -> Markup:
+def confusion_matrix(matrix: Confusion) -> Markup:
     """The confusion matrix."""
     return half(charts.shades(matrix.counts, matrix.labels, width=HALF, label="confusion matrix"))
 
@@ -196,7 +196,7 @@ def histogram(drawn: Histogram, *, noun: str) -> Markup:
     """A histogram with abbreviated bin edges."""
     edges = [short(edge) for edge in drawn.edges]
     label = f"lengths of {noun}"
-    return half(charts.columns(drawn.counts, edges, width=HALF, height=170, label=label))
+    return half(charts.column_chart(drawn.counts, edges, width=HALF, height=170, label=label))
 
 
 def frequent_pieces(corpus: Corpus) -> Markup:
@@ -207,7 +207,7 @@ def frequent_pieces(corpus: Corpus) -> Markup:
     return half(charts.bars(rows, width=HALF, labels=64, label=label, pitch=19))
 
 
-def rank_frequency(corpus: Corpus) -> Markup:
+def rank_frequency_chart(corpus: Corpus) -> Markup:
     """Frequency by rank."""
     places = [(float(rank), float(count)) for rank, count in corpus.rank_frequency if count]
     label = "frequency of word-pieces by rank"

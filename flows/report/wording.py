@@ -20,7 +20,7 @@ from cloze.artifacts.results import (
     SystemScore,
     TaskScore,
 )
-from cloze.artifacts.summary import Encoder, Summary
+from cloze.artifacts.summary import EncoderFacts, Summary
 from cloze.flows.report.units import (
     MINUS,
     duration,
@@ -84,7 +84,7 @@ def task_name(name: str) -> str:
     return words if any(letter.isupper() for letter in name) else words.capitalize()
 
 
-def shape(encoder: Encoder) -> str:
+def shape(encoder: EncoderFacts) -> str:
     """The encoder's architecture on one line."""
     size_ = f"{encoder.layers} layers × {encoder.hidden_size}, {encoder.heads} heads"
     name = encoder.preset if "BERT" in encoder.preset else f"BERT-{encoder.preset}"
@@ -120,7 +120,7 @@ def has_random(summary: Summary) -> bool:
 def verdict_words(comparison: Comparison) -> str:
     """The verdict on pre-training in one sentence."""
     against = system_name(comparison.against)
-    amount = difference(comparison, sign=False)
+    amount = in_points(comparison, sign=False)
     margin = f"{100 * WIN_DIFFERENCE:.0f}-point margin"
     seeds = plural(comparison.seeds, "seed")
     return {
@@ -128,11 +128,11 @@ def verdict_words(comparison: Comparison) -> str:
         "gain": f"A gain of {amount} over {against}, below the {margin} set in advance.",
         "loss": f"Pre-training loses: {amount} below {against}.",
         "none": (
-            f"No clear difference from {against}: {difference(comparison)}, within "
+            f"No clear difference from {against}: {in_points(comparison)}, within "
             f"{WIN_STANDARD_ERRORS:.0f} standard errors."
         ),
         "undecided": (
-            f"{difference(comparison)} against {against} with {seeds}: no verdict with fewer than "
+            f"{in_points(comparison)} against {against} with {seeds}: no verdict with fewer than "
             f"{MIN_SEEDS}; set finetune.seeds."
         ),
     }[comparison.outcome]
@@ -165,7 +165,7 @@ def better_baseline(task: TaskScore) -> str:
     return f"{system_name(max(others)[1])} ({100 * max(others)[0]:.1f})"
 
 
-def difference(comparison: Comparison, *, sign: bool = True) -> str:
+def in_points(comparison: Comparison, *, sign: bool = True) -> str:
     """`+5.3 ± 0.6 points`."""
     amount = points(comparison.difference)
     shown = amount if sign else amount.lstrip(f"+{MINUS}")

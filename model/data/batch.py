@@ -241,7 +241,7 @@ class Example:
     """0 is next, 1 random, -1 not predicted."""
 
 
-def pack(examples: Sequence[Example]) -> PackedBatch:
+def pack_sequences(examples: Sequence[Example]) -> PackedBatch:
     """Concatenate the examples, in order."""
     lengths = np.array([len(example.input_ids) for example in examples], np.int64)
     if not len(lengths) or lengths.min() == 0:
@@ -255,7 +255,7 @@ def pack(examples: Sequence[Example]) -> PackedBatch:
         start + np.asarray(example.masked_lm_positions, np.int64)
         for example, start in zip(examples, starts, strict=True)
     ]
-    return packed(
+    return packed_batch(
         _joined([example.input_ids for example in examples]),
         lengths,
         segment_a_lengths=np.array(segment_a),
@@ -265,7 +265,7 @@ def pack(examples: Sequence[Example]) -> PackedBatch:
     )
 
 
-def packed(
+def packed_batch(
     input_ids: NDArray[np.integer],
     lengths: NDArray[np.int64],
     *,
@@ -294,7 +294,7 @@ def packed(
 
 def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:
     """One [CLS] [SEP] without predictions, for a rank without examples: its losses are 0."""
-    return pack([Example([cls_id, sep_id])])
+    return pack_sequences([Example([cls_id, sep_id])])
 
 
 def ragged_indices(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.rng import address
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, empty_micro_batch, packed
+from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, empty_micro_batch, packed_batch
 from cloze.model.data.order import BatchAddress, Curriculum
 from cloze.model.data.shards import Examples, ExampleShards, Int64, Sizes
 from cloze.model.data.targets import DynamicMasking, NextToken
@@ -104,7 +104,7 @@ def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
 
 def pack_examples(examples: Examples) -> PackedBatch:
     """Concatenate the documents of the examples, in order; each document is a sequence."""
-    return packed(
+    return packed_batch(
         examples.input_ids,
         examples.document_lengths,
         segment_a_lengths=np.repeat(examples.segment_a_lengths, examples.document_counts),

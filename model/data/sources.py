@@ -26,7 +26,7 @@ SAMPLE = 20_000
 """Examples used to estimate the distribution of masked tokens."""
 
 
-def read_tokenizer(artifact: Artifact, stage: PretrainStage) -> SubwordTokenizer:
+def suited_tokenizer(artifact: Artifact, stage: PretrainStage) -> SubwordTokenizer:
     """The tokenizer that the examples were made with; both suit the encoder's shape."""
     tokenizer = read_tokenizer_json(artifact.path("tokenizer.json"))
     promised = artifact.manifest.statistics

@@ -14,7 +14,7 @@ from cloze.artifacts.store import open_artifact
 from cloze.model.config import EncoderConfig, PretrainConfig, PretrainStage
 from cloze.model.data.batch import padded
 from cloze.model.data.micro_batches import Share
-from cloze.model.data.sources import read_tokenizer, training_source
+from cloze.model.data.sources import suited_tokenizer, training_source
 
 IGNORED = -100
 """Label that PyTorch's cross-entropy ignores."""
@@ -49,7 +49,7 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         stage = PretrainStage(seed=seed, encoder=shape, pretrain=recipe)
         share = Share(rank, ranks, token_budget=recipe.batch_size * longest)
         artifact = open_artifact(directory)
-        tokenizer = read_tokenizer(artifact, stage)
+        tokenizer = suited_tokenizer(artifact, stage)
         self.steps = recipe.steps
         self.padded = padded
         self._source = training_source(artifact, tokenizer, stage, share=share)

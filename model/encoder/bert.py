@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cloze.model.config import EncoderConfig
 from cloze.model.encoder.operations.activation import activate_, activation, activation_gradients
 from cloze.model.encoder.operations.autograd import Context, apply
-from cloze.model.encoder.operations.dropout import Draws, Noise, draw, dropout
+from cloze.model.encoder.operations.dropout import Draws, Noise, dropout, dropout_draws
 from cloze.model.encoder.operations.grouped_attention import Attend, GroupedAttention
 from cloze.model.encoder.operations.products import (
     affine,
@@ -86,7 +86,10 @@ class SelfAttention(nn.Module):
                 _SelfAttention,
                 hidden_TH,
                 attend,
-                (attend.draw(inside), draw(outside, tokens * width, probability=self.dropout_prob)),
+                (
+                    attend.draw(inside),
+                    dropout_draws(outside, tokens * width, probability=self.dropout_prob),
+                ),
                 self.eps,
                 *self._parameters.values(),
             )
@@ -134,7 +137,7 @@ class FeedForward(nn.Module):
         """[T, H]."""
         if hidden_TH.device.type != "cpu" or self.fp8:
             return self.composed(hidden_TH, noise)
-        draws = draw(noise, hidden_TH.numel(), probability=self.dropout_prob)
+        draws = dropout_draws(noise, hidden_TH.numel(), probability=self.dropout_prob)
         parameters = self._parameters.values()
         return apply(
             _FeedForward,

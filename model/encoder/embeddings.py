@@ -51,10 +51,10 @@ class Embeddings(nn.Module):
             tables.append((self.position_embeddings.weight, batch.position_ids))
         if self.token_type_embeddings is not None:
             tables.append((self.token_type_embeddings.weight, batch.token_type_ids))
-        return dropout(self.layer_norm(look_up(*tables)), self.dropout_prob, noise)
+        return dropout(self.layer_norm(embedding_sum(*tables)), self.dropout_prob, noise)
 
 
-def look_up(*tables: tuple[Tensor, Tensor]) -> Tensor:
+def embedding_sum(*tables: tuple[Tensor, Tensor]) -> Tensor:
     """The sum of rows of several tables, each [N, H] and given with the ids of its rows, [T, H]."""
     if tables[0][0].device.type == "cpu":
         return apply(_LookUp, *(tensor for pair in tables for tensor in pair))

@@ -20,7 +20,7 @@ from torch.nn import functional
 from cloze.model.config import EncoderConfig
 from cloze.model.encoder.operations.activation import APPROXIMATION, activation, gated_gelu
 from cloze.model.encoder.operations.autograd import Context, apply
-from cloze.model.encoder.operations.dropout import Draws, Noise, draw, dropout, dropped
+from cloze.model.encoder.operations.dropout import Draws, Noise, dropout, dropout_draws, dropped
 from cloze.model.encoder.operations.grouped_attention import Attend
 from cloze.model.encoder.operations.products import product, weight_gradient
 from cloze.model.encoder.operations.residual import (
@@ -141,7 +141,7 @@ def residual_product(
 ) -> Tensor:
     """X + dropout(y V), [T, H]."""
     if residual_TH.device.type == "cpu":
-        draws = draw(noise, residual_TH.numel(), probability=probability)
+        draws = dropout_draws(noise, residual_TH.numel(), probability=probability)
         return apply(_ResidualProduct, residual_TH, x_TI, weight_HI, draws)
     return residual_TH + dropout(functional.linear(x_TI, weight_HI), probability, noise)
 

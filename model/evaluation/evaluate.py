@@ -57,7 +57,7 @@ REFERENCE: dict[str, Any] = tomllib.loads(
 """Published scores, table by table."""
 
 
-def evaluate(table: StageTable, engine_options: list[str]) -> Artifact:
+def make_scores(table: StageTable, engine_options: list[str]) -> Artifact:
     """Run the stage."""
     stage = parse(EvaluateStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
@@ -194,7 +194,9 @@ def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
             by_seed.setdefault(name, {})[seed] = scores[metric]
     baselines = [baseline.name for baseline in task.baselines]
     return [
-        compare(system, by_seed[system], against, by_seed[against], metric=metric, split=split)
+        compare_systems(
+            system, by_seed[system], against, by_seed[against], metric=metric, split=split
+        )
         for system in dict.fromkeys(trial.system for trial in trials)
         if system.startswith(PRETRAINED)
         for against in (*baselines, system.replace(PRETRAINED, RANDOM, 1))
@@ -225,7 +227,7 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Differ
     return Difference(mean, apart, paired=False)
 
 
-def compare(
+def compare_systems(
     system: str,
     ours: Mapping[int, float],
     against: str,
@@ -290,4 +292,4 @@ def reference_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore,
 
 if __name__ == "__main__":
     restart_prepared()
-    run_program(evaluate)
+    run_program(make_scores)

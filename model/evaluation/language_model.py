@@ -29,7 +29,7 @@ from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.artifacts.tokenizer import MASK, SubwordTokenizer
 from cloze.model.config import EvaluateStage
-from cloze.model.data.batch import NO_NEXT_SENTENCE, Example, pack, ragged_indices
+from cloze.model.data.batch import NO_NEXT_SENTENCE, Example, pack_sequences, ragged_indices
 from cloze.model.data.micro_batches import pack_examples
 from cloze.model.data.shards import Examples, ExampleShards, select
 from cloze.model.data.targets import NextToken
@@ -422,7 +422,9 @@ def _encoder_rows(
     """[N, V] probabilities of an encoder at each [MASK]."""
     model.eval()
     masked = [_masked_ids(sentence, tokenizer) for sentence in sentences]
-    batch = pack([Example(input_ids=ids, masked_lm_positions=[place]) for ids, place in masked])
+    batch = pack_sequences(
+        [Example(input_ids=ids, masked_lm_positions=[place]) for ids, place in masked]
+    )
     batch = batch.to(next(model.parameters()).device)
     logits = model.masked_lm_logits(model.encoder(batch), batch.masked_lm_positions)
     rows: NDArray[np.float32] = logits.float().softmax(-1).cpu().numpy()

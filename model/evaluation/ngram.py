@@ -96,7 +96,7 @@ def token_batches(tokens: Artifact, name: str) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True)
-class Counts:
+class NgramCounts:
     """Counts of words by context, sorted by context and word."""
 
     keys: Int64
@@ -128,10 +128,10 @@ class Counts:
         return offsets_of(self.counts)
 
 
-def count(contexts: Int64, words: Int64, *, vocabulary_size: int) -> Counts:
+def count(contexts: Int64, words: Int64, *, vocabulary_size: int) -> NgramCounts:
     """Count every pair of context and word."""
     keys, counts = np.unique(contexts * vocabulary_size + words, return_counts=True)
-    return Counts(keys, counts, vocabulary_size)
+    return NgramCounts(keys, counts, vocabulary_size)
 
 
 class NgramModel:

@@ -93,7 +93,7 @@ POLL_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
-def finetune(table: StageTable, engine_options: list[str]) -> Artifact:
+def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     """Run the stage."""
     config = parse(FinetuneStage, table.config, source="stage table").finetune
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
@@ -110,7 +110,7 @@ def finetune(table: StageTable, engine_options: list[str]) -> Artifact:
     encoders = read_encoders(encoder, config)
     labels = open_artifact(table.input_path("labels")) if "labels" in table.inputs else None
     quiet = not world.is_first
-    loaded = [load_task(task, encoders[0], labels, quiet=quiet) for task in config.tasks]
+    loaded = [prepared_task(task, encoders[0], labels, quiet=quiet) for task in config.tasks]
     groups = plan_trials(config, [problem for problem, _ in loaded])
     shared = world.ranks > len(groups)
 
@@ -264,7 +264,7 @@ def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, 
     return first, second
 
 
-def load_task(
+def prepared_task(
     task: TaskConfig, initial: EncoderFiles, labels: Artifact | None, *, quiet: bool
 ) -> tuple[Problem, TaskRecord]:
     """The task with its vocabulary pruned, and a record of its data and baselines."""
@@ -485,4 +485,4 @@ def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileE
 
 if __name__ == "__main__":
     restart_prepared()
-    run_program(finetune)
+    run_program(make_trials)

@@ -52,7 +52,7 @@ FAMILIES: Mapping[Family, str] = {"bert": "BERT", "modern": "ModernBERT"}
 SOURCES = {"BERT": "Devlin et al. 2019", "ModernBERT": "Warner et al. 2024"}
 
 
-def export(files: EncoderFiles, directory: str | Path) -> list[Path]:
+def export_encoder(files: EncoderFiles, directory: str | Path) -> list[Path]:
     """Write the encoder into a new or empty `directory`; return the paths written."""
     return _write_folder(contents(files), directory)
 

@@ -21,7 +21,7 @@ import torch
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import Example, pack
+from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.hugging_face.source import MODULES, SentenceModules, open_source
@@ -86,7 +86,7 @@ class Model:
 
         @torch.inference_mode()
         def compute(examples: Sequence[Example]) -> list[list[list[Fill]]]:
-            batch = pack(examples).to(device)
+            batch = pack_sequences(examples).to(device)
             states = self.module.encoder(batch)
             logits_MV = self.module.masked_lm_logits(states, batch.masked_lm_positions)
             best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
@@ -165,7 +165,7 @@ class Model:
 
         @torch.inference_mode()
         def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
-            batch = pack(examples).to(device)
+            batch = pack_sequences(examples).to(device)
             states = encoder.hidden_states(batch)
             vectors = [encoder.pooled(states[layer], batch, pooling=pooling) for layer in layers]
             return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
@@ -213,7 +213,7 @@ class Model:
         return examples
 
 
-def load(
+def load_model(
     location: str | Path,
     *,
     device: str = "auto",

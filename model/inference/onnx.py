@@ -36,7 +36,7 @@ from torch.nn import functional
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.rng import address
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
-from cloze.model.data.batch import Example, PackedBatch, pack, padded
+from cloze.model.data.batch import Example, PackedBatch, pack_sequences, padded
 from cloze.model.hugging_face.model_files import BILSTM
 from cloze.model.hugging_face.source import (
     CONFIG,
@@ -204,7 +204,7 @@ class OnnxModel(nn.Module):
 
 
 @dataclass(frozen=True)
-class Sample:
+class ScoredInputs:
     """Inputs that every graph computes, and how its outputs are scored."""
 
     size: int
@@ -213,7 +213,7 @@ class Sample:
     score: Callable[[OnnxModel], float]
 
 
-def labelled_rows(folder: Path, path: str) -> Sample:
+def labelled_rows(folder: Path, path: str) -> ScoredInputs:
     """The labelled file `path`, or the dev file of the task in `folder`; the task's headline."""
     predictor = load_predictor(folder, device="cpu")
     task = predictor.saved.task
@@ -230,10 +230,12 @@ def labelled_rows(folder: Path, path: str) -> Sample:
         graph = replace(predictor, model=model)
         return next(iter(graph.score(rows, list(graph.table(rows))).values()))
 
-    return Sample(len(rows), score)
+    return ScoredInputs(len(rows), score)
 
 
-def masked_texts(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> Sample:
+def masked_texts(
+    texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int
+) -> ScoredInputs:
     """Texts with tokens masked at deterministic positions; top-1 accuracy on these."""
     sequences = encode(tokenizer, texts, max_seq_length=longest)
     examples = []
@@ -252,16 +254,16 @@ def masked_texts(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: 
     def score(model: OnnxModel) -> float:
         correct = total = 0
         for rows in batches_by_length(sequences.lengths, token_budget=TOKENS_AT_ONCE):
-            batch = pack([examples[row] for row in rows])
+            batch = pack_sequences([examples[row] for row in rows])
             logits_MV = model(batch, batch.masked_lm_positions)
             correct += int((logits_MV.argmax(-1) == batch.masked_lm_ids).sum())
             total += len(batch.masked_lm_ids)
         return correct / total
 
-    return Sample(len(examples), score)
+    return ScoredInputs(len(examples), score)
 
 
-def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> Sample:
+def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: int) -> ScoredInputs:
     """Texts split in the middle, between words; nDCG@10 of finding the second half by the first."""
     words = [text.split() for text in texts]
     halves = [" ".join(one[: len(one) // 2]) for one in words]
@@ -282,7 +284,7 @@ def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: i
         ranked = best_passages(queries, passages)
         return measure_ranking(["ndcg@10"], ranked, relevant)["ndcg@10"]
 
-    return Sample(len(sequences), score)
+    return ScoredInputs(len(sequences), score)
 
 
 def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[Measured]:

@@ -90,7 +90,7 @@ def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
     return count
 
 
-def write_index(
+def write_passage_index(
     folder: Path,
     passages: Iterable[tuple[str, int | None, str]],
     embed: Callable[[Iterable[str]], Iterable[Vectors]],

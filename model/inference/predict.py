@@ -29,7 +29,7 @@ from cloze.model.hugging_face.source import open_source
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.problems import load_problem, read_split, wanted_columns
 from cloze.model.tasks.tagging import Tagging, entities
-from cloze.model.tasks.task_table import TaskTable, select
+from cloze.model.tasks.task_table import TaskTable, tabulated
 from cloze.model.training.precision import placed
 
 WINDOW = 2048
@@ -100,7 +100,7 @@ class Predictor:
                         f"{source}:{line}: has {', '.join(row) or 'nothing'}; task "
                         f"{self.saved.task.name} ({self.saved.task.kind}) expects {shape}"
                     )
-            yield from self._table(select(source, window, wanted, lines=lines))
+            yield from self._table(tabulated(source, window, wanted, lines=lines))
 
     def read(self, path: str | Path) -> TaskTable:
         """Read a file in the task's own format; labels may be missing."""

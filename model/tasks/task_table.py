@@ -137,7 +137,7 @@ class Wanted:
         return present
 
 
-def select(
+def tabulated(
     path: str, rows: Sequence[Row], wanted: Wanted, *, lines: tuple[int, ...] = ()
 ) -> TaskTable:
     """The wanted columns of `rows`; `lines` are their line numbers, for messages."""
@@ -156,7 +156,7 @@ def read_table(path: str, wanted: Wanted) -> TaskTable:
             raise UsageError(f"{path}: needs the package datasets; pip install datasets") from None
         name, config, split = [*path.removeprefix(DATASETS_PREFIX).split(":"), "", ""][:3]
         found = load_dataset(name, config or None, split=split or "train")
-        return select(path, found.to_list(), wanted)
+        return tabulated(path, found.to_list(), wanted)
     suffix = Path(path).suffix.lower()
     if suffix not in READERS:
         raise UsageError(
@@ -249,7 +249,7 @@ def read_json_lines(path: str, content: bytes, wanted: Wanted) -> TaskTable:
             )
         rows.append(row)
         lines.append(number)
-    return select(path, rows, wanted, lines=tuple(lines))
+    return tabulated(path, rows, wanted, lines=tuple(lines))
 
 
 def read_squad(path: str, content: bytes, wanted: Wanted) -> TaskTable:
@@ -283,7 +283,7 @@ def read_squad(path: str, content: bytes, wanted: Wanted) -> TaskTable:
             f"{path}: not SQuAD JSON ({type(error).__name__}: {error}); expected data → "
             "paragraphs → qas; one JSON object per line belongs in a .jsonl"
         ) from None
-    return select(path, rows, wanted)
+    return tabulated(path, rows, wanted)
 
 
 def read_conll(path: str, content: bytes, wanted: Wanted) -> TaskTable:
@@ -318,7 +318,7 @@ def read_conll(path: str, content: bytes, wanted: Wanted) -> TaskTable:
                 "document": document,
             }
         )
-    return select(path, rows, wanted)
+    return tabulated(path, rows, wanted)
 
 
 def read_parquet(path: str, content: bytes, wanted: Wanted) -> TaskTable:
@@ -327,7 +327,7 @@ def read_parquet(path: str, content: bytes, wanted: Wanted) -> TaskTable:
         rows = pq.read_table(pa.BufferReader(content)).to_pylist()
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"{path}: not a readable Parquet file: {error}") from None
-    return select(path, rows, wanted)
+    return tabulated(path, rows, wanted)
 
 
 READERS: Mapping[str, Callable[[str, bytes, Wanted], TaskTable]] = {

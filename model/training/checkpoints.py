@@ -335,7 +335,7 @@ def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> Sav
 
 def refuse_changes(state: Identity, identity: Identity, *, where: str) -> None:
     """Reject a checkpoint of another configuration, naming the differences."""
-    changed = differences(_facts(state), _facts(identity))
+    changed = setting_differences(_facts(state), _facts(identity))
     if changed:
         raise UsageError(
             f"{where}: the checkpoints there belong to another configuration "
@@ -347,7 +347,7 @@ def _facts(identity: Identity) -> dict[str, JsonValue]:
     return {"config": identity["config"], "inputs": {**identity["inputs"]}}
 
 
-def differences(
+def setting_differences(
     saved: Mapping[str, JsonValue],
     wanted: Mapping[str, JsonValue],
     may_differ: Collection[str] = (),

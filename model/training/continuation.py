@@ -30,7 +30,7 @@ from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, open_input, put_bytes
 from cloze.model.config import OptimizerConfig
 from cloze.model.hugging_face.layout import from_hugging_face
-from cloze.model.training.checkpoints import ParameterState, RunState, SavedRun, differences
+from cloze.model.training.checkpoints import ParameterState, RunState, SavedRun, setting_differences
 from cloze.model.training.distributed import World
 
 CONTINUED = "continued"
@@ -131,7 +131,7 @@ def check_continuation(finished: Artifact, config: JsonObject) -> None:
                 f"decay_share = {optimizer.decay_share:g} of {config['pretrain']['steps']:,} steps "
                 f"starts the decay at step {flat:,}; lower it, or raise pretrain.steps"
             )
-    changed = differences(manifest.config, config, may_differ)
+    changed = setting_differences(manifest.config, config, may_differ)
     if changed:
         raise UsageError(
             f"{where}: trained with another configuration ({'; '.join(changed)}); change it back, "

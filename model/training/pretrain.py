@@ -31,7 +31,7 @@ from cloze.model.data.micro_batches import Share
 from cloze.model.data.sources import (
     heldout_sources,
     masked_token_counts,
-    read_tokenizer,
+    suited_tokenizer,
     training_source,
 )
 from cloze.model.encoder.models import Encoder, PretrainingModel
@@ -82,7 +82,7 @@ CLEARLY_SLOWER = 0.8
 """Warn if the chosen precision's matrix products run below this share of the other's rate."""
 
 
-def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fault) -> Artifact:
+def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no_fault) -> Artifact:
     """Train, or resume training, and commit the artifact. `fault` is for tests."""
     stage = parse(PretrainStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
@@ -94,7 +94,7 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
         require_graphs(stage, machine, world)
     with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
         examples = open_artifact(table.input_path("examples"))
-        tokenizer = read_tokenizer(examples, stage)
+        tokenizer = suited_tokenizer(examples, stage)
         world.require_agreement({"stage table": table.key, "examples": examples.digest})
         continuation = continuation_of(table)
         folder = checkpoint_folder(table, machine)
@@ -142,7 +142,7 @@ def pretrain(table: StageTable, options: list[str], *, fault: FaultHook = no_fau
             name: kept.master.cpu() for name, kept in trainer.engine.state() if world.is_first
         }
         if world.is_first:
-            export(table, tokenizer, trainer, masters=masters, metrics=metrics.read_bytes())
+            commit_encoder(table, tokenizer, trainer, masters=masters, metrics=metrics.read_bytes())
             shutil.rmtree(folder)
         world.barrier()
     if not world.is_first:
@@ -317,7 +317,7 @@ def warm_start(
     model.load_state_dict(files.parameters, strict=False)
 
 
-def export(
+def commit_encoder(
     table: StageTable,
     tokenizer: SubwordTokenizer,
     trainer: Trainer,
@@ -366,4 +366,4 @@ def export(
 
 if __name__ == "__main__":
     restart_prepared()
-    run_program(pretrain)
+    run_program(make_encoder)

@@ -304,7 +304,7 @@ class PairsConfig(Config):
     """Query and text pairs for retrieval, mined from unlabelled documents."""
 
     kind: Literal["neighbours", "opening", "heading", "signature"] = "neighbours"
-    """What to pair: `neighbours`, two consecutive excerpts of a document; `opening`, a document's
+    """What to pair: `neighbours`, two consecutive passages of a document; `opening`, a document's
     first line (its title, if it has one) and the text after it; `heading`, a section's heading
     and its beginning; or `signature`, a function's summary and signature (`docstrings` only)."""
 
@@ -312,7 +312,7 @@ class PairsConfig(Config):
     """The documents, as in `[[corpus.sources]]`; empty: the corpus of the run."""
 
     words: int = Field(default=60, ge=4, le=10_000)
-    """Words per excerpt; excerpts end at sentence boundaries."""
+    """Words per passage; passages end at sentence boundaries."""
 
     train_pairs: int = Field(default=20_000, ge=8)
     """Maximum number of training pairs, sampled uniformly."""

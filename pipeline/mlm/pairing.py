@@ -107,7 +107,7 @@ class Documents:
         )
 
 
-def read_documents(path: str) -> Documents:
+def read_bucket(path: str) -> Documents:
     """Read the tokens file at `path`."""
     with pa.memory_map(path) as source:
         table = pa.ipc.open_file(source).read_all().combine_chunks()

@@ -28,7 +28,7 @@ LENGTH_BINS = 11
 
 
 @dataclass(frozen=True)
-class Counts:
+class Summable:
     """Counts and histograms that can be added up."""
 
     def __add__(self, other: Self) -> Self:
@@ -48,7 +48,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class TokenStatistics(Counts):
+class TokenStatistics(Summable):
     """Sums over documents, each counted once whatever its source's weight."""
 
     documents: int = 0
@@ -94,7 +94,7 @@ def _histogram(lengths: npt.NDArray[np.integer]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class ExampleStatistics(Counts):
+class ExampleStatistics(Summable):
     """Counts over examples of one split and length."""
 
     rows: int = 0

@@ -394,7 +394,7 @@ def send_shard(
                 sent.add(identity)
         keys_N, rows_N, own_N = plan.deliveries(rows[KEY].to_numpy(), splits_D)
         ends = [*np.flatnonzero(np.diff(keys_N)) + 1, len(keys_N)]
-        packed = pack(rows.take(pa.array(rows_N)), own_N & sends_D[rows_N], ends)
+        packed = packed_ranges(rows.take(pa.array(rows_N)), own_N & sends_D[rows_N], ends)
         for end, blob in zip(ends if len(keys_N) else (), packed, strict=False):
             key = int(keys_N[end - 1])
             if wanted[key]:
@@ -461,7 +461,7 @@ def write_account(gathered: tuple[int, Iterable[BucketAccount]], *, backend: Bea
     return put_account(backend.plan().groups[place], accounts, job=backend.job)
 
 
-def pack(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> Iterator[bytes]:
+def packed_ranges(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> Iterator[bytes]:
     """Consecutive ranges of rows, which end at `ends`, as bytes.
 
     rows: columns of a sorted run, and `split`. Only the rows in `with_tokens_N` keep their tokens.

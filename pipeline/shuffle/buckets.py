@@ -38,7 +38,7 @@ from cloze.artifacts.store import (
     finished_file,
     finished_files,
     put_bytes,
-    put_file,
+    put_local_file,
 )
 from cloze.artifacts.tables import ipc_bytes, tokens_name, tokens_schema
 from cloze.pipeline.config.settings import TokensStage
@@ -51,7 +51,7 @@ from cloze.pipeline.text.splits import (
     TRAIN_SPLIT,
     Division,
     divide,
-    heldout_sentences,
+    heldout_count,
     split_names,
 )
 
@@ -292,7 +292,7 @@ def write_bucket(
             path = os.path.join(scratch, name)
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table)
-            put_file(job.output, path, name=name, rows=len(table), statistics=facts)
+            put_local_file(job.output, path, name=name, rows=len(table), statistics=facts)
     return BucketAccount(counts_V, lost if group.part != "tail" else lost.slice(0, 0))
 
 
@@ -334,7 +334,7 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
     parts = []
     for row in rows.to_pylist():
         lengths, ids = row["sentence_lengths"], row["token_ids"]
-        head = len(lengths) - heldout_sentences(len(lengths), share)
+        head = len(lengths) - heldout_count(len(lengths), share)
         tokens = sum(lengths[:head])
         row |= {"sentence_lengths": lengths[:head], "token_ids": ids[:tokens]}
         if part == "tail":

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from cloze.artifacts.arrays import Bytes, Offsets, concatenated
-from cloze.artifacts.runtime.native import address, load
+from cloze.artifacts.runtime.native import compiled, pointer
 from cloze.pipeline.config.settings import LineBreak
 from cloze.pipeline.readers.documents import DocumentBlock
 
@@ -64,13 +64,13 @@ class CleanBlock:
 
 def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = False) -> CleanBlock:
     """Clean the documents of `block`; none is dropped, but some may become empty."""
-    kernel, size = library(), _NOT_UTF8
+    kernel, size = cleaning_library(), _NOT_UTF8
     text, ends = np.ascontiguousarray(block.text), np.ascontiguousarray(block.ends, dtype=np.int64)
     plain, moved, replaced = np.empty_like(text), np.empty_like(ends), np.empty_like(ends)
     if kernel is not None:
         size = kernel.clean_characters(
-            *(address(text), len(text), address(ends), len(ends)),
-            *(address(table) for table in (_ONE, _TWO, _THREE, plain, moved, replaced)),
+            *(pointer(text), len(text), pointer(ends), len(ends)),
+            *(pointer(table) for table in (_ONE, _TWO, _THREE, plain, moved, replaced)),
         )
     if size == _NOT_UTF8:
         text, ends, replaced = _plain_characters(text, ends)
@@ -83,16 +83,16 @@ def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = Fals
     text, ends = np.ascontiguousarray(text), np.ascontiguousarray(ends, dtype=np.int64)
     collapsed, moved = np.empty_like(text), np.empty_like(ends)
     size = kernel.clean_white_space(
-        *(address(text), len(text), address(ends), len(ends)), address(collapsed), address(moved)
+        *(pointer(text), len(text), pointer(ends), len(ends)), pointer(collapsed), pointer(moved)
     )
     return CleanBlock(collapsed[:size], moved, replaced)
 
 
 @cache
-def library() -> ctypes.CDLL | None:
+def cleaning_library() -> ctypes.CDLL | None:
     """The functions of cleaning.c; None without a C compiler."""
     signatures = {"clean_characters": "npnpnpppppp", "clean_white_space": "npnpnpp"}
-    return load(Path(__file__).with_name("cleaning.c"), signatures)
+    return compiled(Path(__file__).with_name("cleaning.c"), signatures)
 
 
 # Characters that cleaning replaces by a line feed, by a space, or removes.

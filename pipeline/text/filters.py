@@ -59,7 +59,7 @@ class Reason(IntEnum):
     """The unreadable part of a file, if `on_bad_file` is `skip`."""
 
 
-class Counts:
+class TextMeasures:
     """Per-document counts over a block: arrays of shape (D,), computed on first use."""
 
     def __init__(self, block: CleanBlock) -> None:
@@ -158,7 +158,7 @@ class Counts:
         return found
 
 
-Rule = tuple[Reason, str, Callable[[Counts, float], Mask]]
+Rule = tuple[Reason, str, Callable[[TextMeasures, float], Mask]]
 """A reason, the setting that enables it, and which documents of a block exceed that limit."""
 
 RULES: tuple[Rule, ...] = (
@@ -195,7 +195,7 @@ RULES: tuple[Rule, ...] = (
 
 def filter_documents(block: CleanBlock, cleaning: CleaningConfig) -> Reasons:
     """The first reason to drop each document of `block`, or `KEPT`."""
-    counts = Counts(block)
+    counts = TextMeasures(block)
     empty = np.diff(block.ends, prepend=0) == 0
     reasons = np.where(empty, Reason.EMPTY, Reason.KEPT).astype(np.uint8)
     broken: list[tuple[Reason, Mask]] = []

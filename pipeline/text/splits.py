@@ -65,7 +65,7 @@ def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Divisi
     return Division("draw")
 
 
-def heldout_sentences(sentences: int, share: float) -> int:
+def heldout_count(sentences: int, share: float) -> int:
     """How many of a document's `sentences` are held out from its end."""
     return max(1, round(share * sentences)) if sentences > 1 else 0
 

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.artifacts.arrays import Mask, Offsets, TokenIds, concatenated, offsets
-from cloze.artifacts.runtime.native import address, load
+from cloze.artifacts.runtime.native import compiled, pointer
 from cloze.artifacts.tables import id_type
 from cloze.artifacts.tokenizer import (
     CONTINUATION,
@@ -156,7 +156,7 @@ class Characters(dict[int, str]):
 
 
 @cache
-def library() -> ctypes.CDLL | None:
+def wordpiece_library() -> ctypes.CDLL | None:
     """The functions of wordpiece.c; None without a C compiler."""
     signatures = {
         "wordpiece_open": "pppppnnnnnii",
@@ -164,7 +164,7 @@ def library() -> ctypes.CDLL | None:
         "wordpiece_character": "ipnbni",
         "wordpiece_encode": "ipbnpnppnp",
     }
-    return load(Path(__file__).with_name("wordpiece.c"), signatures)
+    return compiled(Path(__file__).with_name("wordpiece.c"), signatures)
 
 
 class CompiledWordPiece:
@@ -183,7 +183,7 @@ class CompiledWordPiece:
             np.array(inner, dtype=np.uint8),
         )
         self._state = functions.wordpiece_open(
-            *(address(table) for table in tables),
+            *(pointer(table) for table in tables),
             *(tokenizer.size, tokenizer.unk_id, MAX_CHARACTERS_PER_WORD, MAX_ENTRIES, MAX_POOL),
             *(tokenizer.lowercase, self._dtype.itemsize == 4),
         )
@@ -199,8 +199,8 @@ class CompiledWordPiece:
         at = np.zeros(6, dtype=np.int64)
         while True:
             status = self._functions.wordpiece_encode(
-                *(self._state, text, len(text), address(ends), len(ends), address(counts)),
-                *(address(ids), len(ids), address(at)),
+                *(self._state, text, len(text), pointer(ends), len(ends), pointer(counts)),
+                *(pointer(ids), len(ids), pointer(at)),
             )
             if status == _DONE:
                 return ids[: at[1]], counts
@@ -284,7 +284,7 @@ def form_for(tokenizer: SubwordTokenizer) -> Form:
         return ByteLevel(tokenizer)
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise TypeError(f"{type(tokenizer).__name__} is not supported")
-    functions = library()
+    functions = wordpiece_library()
     return (
         ArrowWordPiece(tokenizer) if functions is None else CompiledWordPiece(tokenizer, functions)
     )

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.stage import InputRef, StageTable
-from cloze.artifacts.store import Artifact, commit, put_bytes, put_file, put_json
+from cloze.artifacts.store import Artifact, commit, put_bytes, put_json, put_local_file
 from cloze.artifacts.tables import examples_name, examples_schema, tokens_name, tokens_schema
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.config import EncoderConfig
@@ -67,7 +67,7 @@ def encoder_artifact(directory: Path, *, config: EncoderConfig = TINY, seed: int
     return commit(
         stage_table("pretrain", directory),
         [
-            put_file(out, str(directory / "weights"), name="model.safetensors"),
+            put_local_file(out, str(directory / "weights"), name="model.safetensors"),
             put_bytes(out, json.dumps(table).encode(), name="config.json"),
             put_bytes(out, TOKENIZER.tokenizer_json().encode(), name="tokenizer.json"),
         ],
@@ -141,6 +141,6 @@ def _put_table(
     path = directory / "unfinished"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return put_file(
+    return put_local_file(
         str(directory), str(path), name=name, rows=table.num_rows, statistics=statistics
     )

@@ -25,10 +25,10 @@ STAGES = {
 
 SITES: dict[str, tuple[Any, str]] = {
     "before a sample is put": (vocabulary.filesystem, "put_file"),
-    "before candidates are put": (dedup, "put_file"),
+    "before candidates are put": (dedup, "put_local_file"),
     "before a run is renamed": (local_spill.os, "replace"),
     "before a run is finished": (local_spill, "write_index"),
-    "before a bucket is put": (buckets, "put_file"),
+    "before a bucket is put": (buckets, "put_local_file"),
     "before a group is finished": (buckets, "put_bytes"),
     "before the manifest": (tokens, "commit"),
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.artifacts.stage import InputRef, StageTable
-from cloze.artifacts.store import Artifact, commit, put_bytes, put_file
+from cloze.artifacts.store import Artifact, commit, put_bytes, put_local_file
 from cloze.artifacts.tables import tokens_name, tokens_schema
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 
@@ -73,7 +73,7 @@ def tokens_artifact(
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, content.schema) as writer:
             writer.write_table(content)
         name = tokens_name(split, bucket)
-        entries.append(put_file(str(directory), path, name=name, rows=content.num_rows))
+        entries.append(put_local_file(str(directory), path, name=name, rows=content.num_rows))
     return commit(table, entries)
 
 

@@ -10,7 +10,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact
 from cloze.pipeline.config.settings import PairsStage
-from cloze.pipeline.pairs import Sample, make_pairs
+from cloze.pipeline.pairs import PairSample, make_pairs
 
 SPLITS = ("train", "dev", "test")
 
@@ -114,7 +114,7 @@ def test_three_parts_are_enough_for_three_splits(tmp_path: Path, stories: dict[s
 
 
 def test_a_sample_keeps_the_smallest_keys_in_their_order() -> None:
-    sample = Sample(wanted=2)
+    sample = PairSample(wanted=2)
     for key in (5, 1, 4, 2):
         sample.offer(key, (f"query {key}", ""))
     assert sample.pairs() == [("query 1", ""), ("query 2", "")]

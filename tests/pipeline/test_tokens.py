@@ -18,7 +18,7 @@ import pytest
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.stage import StageTable
-from cloze.artifacts.store import Artifact, commit, put_file
+from cloze.artifacts.store import Artifact, commit, put_local_file
 from cloze.artifacts.tables import tokens_schema
 from cloze.pipeline import tokens
 from cloze.pipeline.readers import input_shards
@@ -327,7 +327,7 @@ def drop_list_artifact(directory: Path, digests: list[bytes]) -> Artifact:
     with pa.ipc.new_file(str(directory / "tmp"), table.schema) as writer:
         writer.write_table(table)
     stage = StageTable(stage="droplist", format_version=1, config={}, output=str(directory))
-    entry = put_file(str(directory), str(directory / "tmp"), name="drop-00000.arrow")
+    entry = put_local_file(str(directory), str(directory / "tmp"), name="drop-00000.arrow")
     return commit(stage, [entry])
 
 

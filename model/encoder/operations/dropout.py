@@ -109,7 +109,7 @@ class Draws:
         return torch.sub(self.limit - 1, low, out=low).bitwise_right_shift_(15)
 
 
-def draw(
+def dropout_draws(
     noise: Noise | None, count: int, *, probability: float, device: torch.device = CPU
 ) -> Draws | None:
     """Draws for `count` values on `device`; None if nothing is dropped."""
@@ -155,7 +155,7 @@ def dropout(values: Tensor, probability: float, noise: Noise | None) -> Tensor:
         return values
     if values.device.type != "cpu":
         return functional.dropout(values, probability)
-    return apply(_Dropout, values, draw(noise, values.numel(), probability=probability))
+    return apply(_Dropout, values, dropout_draws(noise, values.numel(), probability=probability))
 
 
 class _Context(Context):

@@ -24,7 +24,7 @@ from torch import Tensor
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import PackedBatch, ladder, on
 from cloze.model.encoder.operations.autograd import Context, apply
-from cloze.model.encoder.operations.dropout import CPU, Draws, Noise, draw, dropping, keep_
+from cloze.model.encoder.operations.dropout import CPU, Draws, Noise, dropout_draws, dropping, keep_
 from cloze.model.encoder.operations.native_kernels import Kernels, kernels
 from cloze.model.encoder.operations.products import wide
 
@@ -289,7 +289,9 @@ class GroupedAttention:
         """The dropout of the attention probabilities of one layer."""
         if noise is None or self.dropout_prob == 0.0:
             return None
-        return draw(noise, self.grouping.scores, probability=self.dropout_prob, device=self.device)
+        return dropout_draws(
+            noise, self.grouping.scores, probability=self.dropout_prob, device=self.device
+        )
 
     def kernel(self, tensor_TAK: Tensor) -> Kernels | None:
         """The compiled kernels, if they support these vectors."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.runtime.native import declare, load
+from cloze.artifacts.runtime.native import compiled, declare
 
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = (
@@ -121,7 +121,7 @@ def kernels_in_use() -> Literal["native", "torch"]:
 
 @cache
 def _compiled(dtype: torch.dtype) -> Kernels | None:
-    library = load(SOURCE, _SIGNATURES, *FLAGS, *_FLAGS[dtype])
+    library = compiled(SOURCE, _SIGNATURES, *FLAGS, *_FLAGS[dtype])
     if library is None:
         return None
     products = _FLOAT32_PRODUCTS if dtype == torch.float32 else {}

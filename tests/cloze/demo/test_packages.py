@@ -12,11 +12,11 @@ from cloze.demo.packages import (
     builtin_symbols,
     definitions,
     docstrings,
-    merged,
+    merged_symbols,
     module_files,
-    parse,
     record,
     symbols_of,
+    syntax_tree,
     trees,
 )
 from tests.pipeline.installed import install, use
@@ -122,7 +122,7 @@ add_newdoc("numpy", "zeros", ("zeros", """zeros(shape)
 
 
 def of(source: bytes) -> list[Docstring]:
-    return docstrings(parse(source))
+    return docstrings(syntax_tree(source))
 
 
 def test_docstrings_come_in_the_order_of_the_source_with_their_names() -> None:
@@ -165,7 +165,7 @@ def test_a_string_that_documents_nothing_is_no_docstring() -> None:
 @pytest.mark.parametrize("source", [b"def f(:", b"x = \xff", b"print 'old'", b"\x00"])
 def test_what_is_no_python_is_an_error(source: bytes) -> None:
     with pytest.raises((SyntaxError, ValueError)):
-        parse(source)
+        syntax_tree(source)
 
 
 def test_nothing_is_executed() -> None:
@@ -177,15 +177,15 @@ def test_encoding_declared_in_the_source_is_respected() -> None:
 
 
 def test_the_cyclic_collector_is_running_afterwards() -> None:
-    parse(b"x = 1")
+    syntax_tree(b"x = 1")
     assert gc.isenabled()
     with pytest.raises(SyntaxError):
-        parse(b"(")
+        syntax_tree(b"(")
     assert gc.isenabled()
 
 
 def test_definitions_are_found_in_blocks_and_classes() -> None:
-    names = [node.name for node in definitions(parse(MODULE).body)]
+    names = [node.name for node in definitions(syntax_tree(MODULE).body)]
     assert names[:4] == ["under_a_condition", "Graph", "__init__", "add_edge"]
     assert names[-1] == "undocumented"
 
@@ -207,7 +207,7 @@ class View:
 
 
 def test_classes_exceptions_and_functions_are_told_apart() -> None:
-    found = symbols_of(parse(DEFINITIONS))
+    found = symbols_of(syntax_tree(DEFINITIONS))
     assert found.types == {"Graph", "View"}
     assert found.exceptions == {"GraphError"}
     assert found.functions == {"add_edge", "nodes"}
@@ -220,8 +220,8 @@ def test_python_brings_its_exceptions_and_nothing_else() -> None:
 
 
 def test_merging_is_the_union() -> None:
-    parts = [symbols_of(parse(b"class A: ...")), symbols_of(parse(b"def b(): ..."))]
-    both = merged(parts)
+    parts = [symbols_of(syntax_tree(b"class A: ...")), symbols_of(syntax_tree(b"def b(): ..."))]
+    both = merged_symbols(parts)
     assert both.types == {"A"}
     assert both.functions == {"b"}
     assert "KeyError" in both.exceptions

@@ -1,6 +1,6 @@
 import pytest
 
-from cloze.demo.packages import Docstring, Symbols, docstrings, merged, parse
+from cloze.demo.packages import Docstring, Symbols, docstrings, merged_symbols, syntax_tree
 from cloze.demo.tasks import (
     PAIR_LABELS,
     SENTENCE_WORDS,
@@ -12,10 +12,10 @@ from cloze.demo.tasks import (
     tagged_sentences,
 )
 
-OWN = merged(
+OWN = merged_symbols(
     [Symbols(frozenset({"DataFrame", "Graph"}), frozenset({"GraphError"}), frozenset({"mean"}))]
 )
-ELSEWHERE = merged(
+ELSEWHERE = merged_symbols(
     [OWN, Symbols(frozenset({"BlockManager"}), frozenset(), frozenset({"add_edge", "run"}))]
 )
 SCOPE = Scope(frozenset({"axis", "weight", "n_jobs", "x"}), frozenset({"copy"}), OWN, ELSEWHERE)
@@ -105,7 +105,7 @@ def test_lengths_keep_to_the_limits() -> None:
 
 
 def test_methods_do_not_settle_names_of_their_class_parameters() -> None:
-    tree = parse(b'''
+    tree = syntax_tree(b'''
 class Model:
     """A model of it."""
     def __init__(self, penalty): ...
@@ -122,7 +122,7 @@ class Model:
 
 
 MODULE = docstrings(
-    parse(b'''
+    syntax_tree(b'''
 def add_edge(graph, u, v):
     """Add an edge to the graph."""
 def remove_edge(graph, u, v):

@@ -79,7 +79,7 @@ def test_scores_are_the_cosines_of_all_passages_in_order(cloze: Cloze, searched:
 def test_embed_writes_a_vector_and_a_line_number_for_every_passage(
     cloze: Cloze, searched: Path
 ) -> None:
-    done = cloze("embed", "encoder", "texts", "--excerpts", "4", "--output", "all.npy")
+    done = cloze("embed", "encoder", "texts", "--passages", "4", "--output", "all.npy")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "all.npy: 4 vectors of 8 float32\n"
     rows = [json.loads(line) for line in (searched / "all.jsonl").read_text().splitlines()]
@@ -91,7 +91,7 @@ def test_embed_writes_a_vector_and_a_line_number_for_every_passage(
     ]
     expected = api.load("encoder").embed([row["text"] for row in rows])
     assert np.allclose(np.load("all.npy"), expected, atol=1e-6)
-    lines = cloze("embed", "encoder", "texts/two.txt", "--excerpts", "4", "--normalize").stdout
+    lines = cloze("embed", "encoder", "texts/two.txt", "--passages", "4", "--normalize").stdout
     found = json.loads(lines)
     assert found["text"] == "Names a b."
     assert np.linalg.norm(found["vector"]) == pytest.approx(1.0)

@@ -22,7 +22,7 @@ from cloze.paper.result import (
     TableResult,
     ablation_result,
     as_page,
-    lede,
+    clear_differences,
     publish,
 )
 from cloze.paper.rows import Row, rows
@@ -189,7 +189,7 @@ def test_every_row_is_judged_on_the_same_examples_and_two_directions_share_a_hea
 
     monkeypatch.setattr(flow, "tracked", execute)
     monkeypatch.setattr(flow, "publish", collected)
-    flow.ablations.fn(run, machine, ("objective",), seeds=1)
+    flow.run_rows.fn(run, machine, ("objective",), seeds=1)
     space = workspace(machine.workspace)
     examples = run_artifact(space, run.name, stage="examples").directory
     for row in judged:
@@ -216,7 +216,7 @@ def test_a_difference_is_called_one_from_three_seeds_and_three_errors_on(run: Ru
     assert difference(table, "mask100-same0-random0", "parts pretrained") == "loss"
     assert difference(table, "mask0-same0-random100") == "none"
     assert difference(table, "mask80-same20-random0") == "undecided"
-    said = " ".join(lede(table))
+    said = " ".join(clear_differences(table))
     assert "100 % [MASK], 0 % kept, 0 % random: held-out loss 0.10 nats worse" in said
     assert "80 % [MASK], 20 % kept" not in said
 

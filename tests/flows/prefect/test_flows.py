@@ -140,7 +140,7 @@ def test_every_flow_is_deployed_by_its_module_so_that_any_folder_will_do() -> No
     assert {one.name for one in served} == {"try"}
     entrypoints = {one.flow_name: one.entrypoint for one in served}
     assert entrypoints == {
-        "ablations": "cloze.paper.flow.ablations",
+        "ablations": "cloze.paper.flow.run_rows",
         **{
             name: f"cloze.flows.prefect.flows.{name.replace('-', '_')}"
             for name in ("end-to-end", "prepare", "pretrain", "finetune", "evaluate")

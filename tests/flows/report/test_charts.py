@@ -15,12 +15,12 @@ from cloze.flows.report.charts import (
     SystemRow,
     apart,
     bars,
-    columns,
+    column_chart,
     line_chart,
     log_log,
+    seed_dots,
     shades,
     small_chart,
-    spread,
 )
 
 
@@ -63,9 +63,9 @@ DRAWN = {
     ),
     "small": small_chart(chart(), label="x"),
     "log": log_log([(1.0, 900.0), (10.0, 90.0), (100.0, 9.0)], width=336, height=230, label="x"),
-    "columns": columns([1, 8, 3], ["1", "2", "4", "8"], width=336, height=170, label="x"),
+    "columns": column_chart([1, 8, 3], ["1", "2", "4", "8"], width=336, height=170, label="x"),
     "shades": shades([[90, 10], [5, 45]], ["O", "type"], width=336, label="x"),
-    "spread": spread(
+    "spread": seed_dots(
         [
             SystemRow("random", "other", SeedScores.of([0.56, 0.58]), "57.0 ± 1.0"),
             SystemRow("pre-trained", "ours", SeedScores.of([0.62, 0.63]), "62.5 ± 0.5"),

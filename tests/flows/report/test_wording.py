@@ -13,7 +13,7 @@ from cloze.artifacts.results import (
     TaskScore,
 )
 from cloze.artifacts.summary import Pretraining, Summary
-from cloze.flows.report.charts import below
+from cloze.flows.report.charts import falling_part
 from cloze.flows.report.page import to_toml
 from cloze.flows.report.plots import crossing, plateau
 from cloze.flows.report.units import (
@@ -267,9 +267,9 @@ def test_a_run_that_ends_on_the_plateau_has_one_to_its_end() -> None:
 
 
 def test_a_curve_is_cut_where_it_comes_into_the_picture() -> None:
-    assert below(CURVE, 7.5) == [(0.5, 7.5), *CURVE[1:]]
-    assert below(CURVE, 9.0) == CURVE
-    assert below(CURVE, 1.0) == []
+    assert falling_part(CURVE, 7.5) == [(0.5, 7.5), *CURVE[1:]]
+    assert falling_part(CURVE, 9.0) == CURVE
+    assert falling_part(CURVE, 1.0) == []
 
 
 def test_a_configuration_reads_back_as_it_was() -> None:

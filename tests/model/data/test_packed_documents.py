@@ -8,7 +8,7 @@ import torch
 
 from cloze.artifacts.store import Artifact
 from cloze.model.config import EncoderConfig, PhaseConfig
-from cloze.model.data.batch import Example, pack
+from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.data.micro_batches import BatchSource, CostModel, Share, pack_examples
 from cloze.model.data.order import Curriculum, LengthOrder
 from cloze.model.data.shards import Examples, ExampleShards, select
@@ -75,8 +75,8 @@ def test_a_packed_example_computes_what_its_documents_compute_apart(
     assert whole.sequences == len(documents) > len(examples)
     with torch.no_grad():
         together = model.encoder(whole)
-        alone = torch.cat([model.encoder(pack([document])) for document in documents])
-        losses = [model(pack([document])).masked_lm_loss for document in documents]
+        alone = torch.cat([model.encoder(pack_sequences([document])) for document in documents])
+        losses = [model(pack_sequences([document])).masked_lm_loss for document in documents]
         loss = model(whole).masked_lm_loss
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(loss, torch.stack(losses).sum(), rtol=1e-6, atol=0)

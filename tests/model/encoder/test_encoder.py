@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cloze.artifacts.errors import UsageError
-from cloze.model.data.batch import Example, pack, padded
+from cloze.model.data.batch import Example, pack_sequences, padded
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.encoder.operations.attention import backend_name
-from cloze.model.encoder.operations.dropout import Noise, draw, dropout
+from cloze.model.encoder.operations.dropout import Noise, dropout, dropout_draws
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,
@@ -39,14 +39,14 @@ def test_biases_begin_at_zero_and_layer_norms_at_one() -> None:
 
 def test_the_same_dropout_seed_gives_the_same_loss_and_another_another() -> None:
     model = random_model(small_config(**DROPPING))
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
     losses = [model(batch, seed).masked_lm_loss.item() for seed in (7, 7, 8)]
     assert losses[0] == losses[1] != losses[2]
 
 
 def test_without_a_seed_dropout_follows_torchs_generator() -> None:
     model = random_model(small_config(**DROPPING))
-    batch = pack(random_examples((20, 30)))
+    batch = pack_sequences(random_examples((20, 30)))
     torch.manual_seed(3)
     first, second = model(batch).masked_lm_loss.item(), model(batch).masked_lm_loss.item()
     torch.manual_seed(3)
@@ -55,12 +55,12 @@ def test_without_a_seed_dropout_follows_torchs_generator() -> None:
 
 def test_dropout_is_off_in_evaluation() -> None:
     model = random_model(small_config(**DROPPING)).eval()
-    batch = pack(random_examples((20, 30)))
+    batch = pack_sequences(random_examples((20, 30)))
     assert model(batch, 1).masked_lm_loss == model(batch, 2).masked_lm_loss
 
 
 def _mask(*address: int) -> torch.Tensor:
-    draws = draw(Noise(address), 1_000_000, probability=0.1)
+    draws = dropout_draws(Noise(address), 1_000_000, probability=0.1)
     assert draws is not None
     return draws.mask()
 
@@ -87,7 +87,7 @@ def test_gradients_under_dropout_are_those_of_the_function_itself() -> None:
     """Finite differences: the hand-written backward passes use the masks of the forward passes."""
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32}
     model = random_model(small_config(**sizes, **DROPPING)).double()
-    batch = pack(random_examples((6, 4, 6)))
+    batch = pack_sequences(random_examples((6, 4, 6)))
 
     def loss() -> torch.Tensor:
         sums = model(batch, 11)
@@ -118,11 +118,11 @@ def _at(
 def test_a_token_sees_only_its_side(direction: str) -> None:
     encoder = random_model(small_config(attention_direction=direction)).eval().encoder
     examples = random_examples((12, 7, 12))
-    before = encoder(pack(examples)).split([12, 7, 12])[1]
+    before = encoder(pack_sequences(examples)).split([12, 7, 12])[1]
     ids = list(examples[1].input_ids)
     ids[3] = (ids[3] + 1) % VOCABULARY
     examples[1] = Example(ids, examples[1].segment_a_length)
-    after = encoder(pack(examples)).split([12, 7, 12])[1]
+    after = encoder(pack_sequences(examples)).split([12, 7, 12])[1]
     changed = ((before - after).abs().amax(-1) > 1e-6).tolist()
     assert (
         changed
@@ -137,13 +137,13 @@ def test_a_token_sees_only_its_side(direction: str) -> None:
 def test_no_token_sees_another_sequence() -> None:
     encoder = random_model(small_config()).eval().encoder
     examples = random_examples(MIXED_LENGTHS)
-    together = encoder(pack(examples)).split(list(MIXED_LENGTHS))
+    together = encoder(pack_sequences(examples)).split(list(MIXED_LENGTHS))
     for example, part in zip(examples, together, strict=True):
-        torch.testing.assert_close(encoder(pack([example])), part, rtol=0, atol=2e-5)
+        torch.testing.assert_close(encoder(pack_sequences([example])), part, rtol=0, atol=2e-5)
 
 
 def test_recomputed_activations_give_the_same_gradients_bit_for_bit() -> None:
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
     gradients = []
     for again in (False, True):
         model = random_model(small_config(**DROPPING))
@@ -156,13 +156,13 @@ def test_recomputed_activations_give_the_same_gradients_bit_for_bit() -> None:
 
 def test_bfloat16_stays_near_float32() -> None:
     model = random_model(small_config(**DROPPING))
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
     expected = model(batch, 3).masked_lm_loss.item()
     assert model.bfloat16()(batch, 3).masked_lm_loss.item() == pytest.approx(expected, rel=3e-3)
 
 
 def test_bfloat16_gradients_point_where_float32_ones_do() -> None:
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
     gradients = []
     for dtype in (torch.float32, torch.bfloat16):
         model = random_model(small_config(**DROPPING)).to(dtype)
@@ -177,21 +177,21 @@ def test_bfloat16_gradients_point_where_float32_ones_do() -> None:
 
 def test_a_batch_without_masks_or_labels_has_zero_losses_and_gradients() -> None:
     model = random_model(small_config())
-    sums = model(pack([Example([2, 7, 3]), Example([2, 3])]))
+    sums = model(pack_sequences([Example([2, 7, 3]), Example([2, 3])]))
     (sums.masked_lm_loss + sums.next_sentence_loss).backward()
     assert [value.item() for value in sums] == [0.0, 0.0, 0, 0]
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
 def test_padding_is_only_a_way_of_showing() -> None:
-    batch = pack([Example([2, 7, 3]), Example([2, 3])])
+    batch = pack_sequences([Example([2, 7, 3]), Example([2, 3])])
     assert padded(batch.input_ids, batch).tolist() == [[2, 7, 3], [2, 3, 0]]
 
 
 def test_a_sequence_beyond_the_position_table_is_refused() -> None:
     encoder = Encoder(small_config(max_position_embeddings=16), VOCABULARY)
     with pytest.raises(UsageError, match="17 tokens.*16 positions"):
-        encoder(pack([Example([1] * 17)]))
+        encoder(pack_sequences([Example([1] * 17)]))
 
 
 @pytest.mark.parametrize("wanted", ["flash", "varlen", "xformers"])

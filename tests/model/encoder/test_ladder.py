@@ -13,7 +13,7 @@ from cloze.model.data.batch import (
     Shape,
     gpu_bucket,
     ladder,
-    pack,
+    pack_sequences,
 )
 from cloze.model.encoder.operations.attention import BACKENDS
 from cloze.model.encoder.operations.grouped_attention import group_sequences
@@ -45,7 +45,7 @@ def test_losses_and_gradients_are_the_same_with_and_without_fillers(
     dtype: torch.dtype, tolerance: float, kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose_kernels("torch" if kernels == "torch" else "auto")
-    batch = pack(random_examples((*MIXED_LENGTHS, 60, 128, 41)))
+    batch = pack_sequences(random_examples((*MIXED_LENGTHS, 60, 128, 41)))
     filled = batch.filled()
     assert filled.tokens > batch.tokens
     assert len(filled.masked_lm_ids) > len(batch.masked_lm_ids)
@@ -60,7 +60,7 @@ def test_losses_and_gradients_are_the_same_with_and_without_fillers(
 
 def test_vectors_are_those_of_the_sequences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_model(small_config()).eval().encoder
-    batch = pack(random_examples((33, 40, 2)))
+    batch = pack_sequences(random_examples((33, 40, 2)))
     states = encoder.hidden_states(batch)
     unfilled(monkeypatch)
     for found, expected in zip(states, encoder.hidden_states(batch), strict=True):
@@ -95,7 +95,7 @@ def test_a_hundred_batches_have_few_shapes() -> None:
 
 
 def test_buckets_of_a_gpu_change_no_loss_and_no_gradient() -> None:
-    batch = pack(random_examples((*MIXED_LENGTHS, 60, 128, 41)))
+    batch = pack_sequences(random_examples((*MIXED_LENGTHS, 60, 128, 41)))
     bucketed = batch.bucketed()
     assert bucketed.tokens > batch.tokens
     assert bucketed.sequences > batch.sequences
@@ -109,7 +109,7 @@ def test_buckets_of_a_gpu_change_no_loss_and_no_gradient() -> None:
     "lengths", [(2,), (1,), (1, 1, 1), (2, 1), (2, 512), (64,), (256,), (1,) * 1000 + (512,)]
 )
 def test_any_batch_has_a_bucket_on_a_gpu_and_that_is_its_own(lengths: tuple[int, ...]) -> None:
-    bucketed = pack(random_examples(lengths)).bucketed()
+    bucketed = pack_sequences(random_examples(lengths)).bucketed()
     assert bucketed.tokens % 256 == 0
     assert 1 <= bucketed.lengths.min() <= bucketed.lengths.max() <= bucketed.max_seqlen
     assert bucketed.lengths.sum() == bucketed.tokens
@@ -163,7 +163,7 @@ def test_empty_sequences_make_no_number_that_is_not_finite(
     request.addfinalizer(lambda: choose_kernels("auto"))
     choose_kernels("torch" if kernels == "torch" else "auto")
     config = small_config(attention_direction=direction)
-    batch = pack(random_examples((5,) * 9))
+    batch = pack_sequences(random_examples((5,) * 9))
     parts = torch.randn(45, 3, 4, 16).bfloat16().requires_grad_()
     attend: Callable[..., torch.Tensor] = BACKENDS["grouped"](batch, config)
     context = attend(parts, None)

@@ -9,7 +9,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from cloze.artifacts.errors import UsageError
 from cloze.model.config import MODERN_PRESETS, SIZE_NAMES, EncoderConfig
-from cloze.model.data.batch import Example, pack
+from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.encoder.operations.attention import BlockAttention, LongAttention, is_long
 from cloze.model.encoder.operations.native_kernels import choose_kernels
@@ -62,7 +62,7 @@ def test_logits_of_every_length_equal_transformers(sizes: tuple[int, ...]) -> No
     model = random_model(modern_config(sizes))
     theirs = transformers_twin(model)
     examples = random_examples((1, 17, 130, 2048))
-    batch = pack(examples)
+    batch = pack_sequences(examples)
     with torch.inference_mode():
         hidden_TH = model.eval().encoder(batch)
         logits = model.masked_lm_logits(hidden_TH, torch.arange(batch.tokens))
@@ -77,7 +77,9 @@ def test_packed_loss_and_all_gradients_equal_transformers_on_padded_input(activa
     theirs = transformers_twin(model)
     examples = random_examples((130, 1, 64, 90, 5))
     inputs = padded_inputs(examples)
-    loss = model(pack(examples)).masked_lm_loss / sum(len(e.masked_lm_ids) for e in examples)
+    loss = model(pack_sequences(examples)).masked_lm_loss / sum(
+        len(e.masked_lm_ids) for e in examples
+    )
     loss.backward()
     output = theirs(**{name: inputs[name] for name in ("input_ids", "attention_mask", "labels")})
     output.loss.backward()
@@ -98,8 +100,8 @@ def test_every_hidden_state_of_a_packed_sequence_is_that_of_it_alone(
     examples = random_examples((40, 3, 129, 200))
     tolerance = TOLERANCE if precision == torch.float32 else 0.02
     with torch.inference_mode():
-        together = encoder.hidden_states(pack(examples))
-        alone = [encoder.hidden_states(pack([example])) for example in examples]
+        together = encoder.hidden_states(pack_sequences(examples))
+        alone = [encoder.hidden_states(pack_sequences([example])) for example in examples]
     assert len(together) == encoder.config.num_hidden_layers + 1
     for layer, states in enumerate(together):
         expected = torch.cat([one[layer] for one in alone])
@@ -123,7 +125,7 @@ def test_blocks_equal_a_masked_product_forward_and_backward(
     window: int, lengths: list[int]
 ) -> None:
     config = modern_config()
-    batch = pack([Example([7] * length) for length in lengths])
+    batch = pack_sequences([Example([7] * length) for length in lengths])
     torch.manual_seed(0)
     parts = torch.randn(batch.tokens, 3, 2, 12, requires_grad=True)
     upstream = torch.randn(batch.tokens, 2, 12)
@@ -138,7 +140,7 @@ def test_blocks_equal_a_masked_product_forward_and_backward(
 
 def test_long_sequences_equal_a_masked_product_forward_and_backward() -> None:
     lengths = [300, 1, 77]
-    batch = pack([Example([7] * length) for length in lengths])
+    batch = pack_sequences([Example([7] * length) for length in lengths])
     torch.manual_seed(0)
     parts = torch.randn(batch.tokens, 3, 2, 12, requires_grad=True)
     upstream = torch.randn(batch.tokens, 2, 12)
@@ -152,13 +154,13 @@ def test_long_sequences_equal_a_masked_product_forward_and_backward() -> None:
 
 
 def test_long_sequences_are_told_from_many_short_ones() -> None:
-    assert is_long(pack([Example([7] * length) for length in (1024, 9, 300)]))
-    assert not is_long(pack([Example([7] * 1023)]))
-    assert not is_long(pack([Example([7] * length) for length in (1024, *[800] * 3)]))
+    assert is_long(pack_sequences([Example([7] * length) for length in (1024, 9, 300)]))
+    assert not is_long(pack_sequences([Example([7] * 1023)]))
+    assert not is_long(pack_sequences([Example([7] * length) for length in (1024, *[800] * 3)]))
 
 
 def test_gradients_of_blocks_are_those_of_finite_differences() -> None:
-    batch = pack([Example([7] * length) for length in (5, 1, 4)])
+    batch = pack_sequences([Example([7] * length) for length in (5, 1, 4)])
     attend = BlockAttention(batch, modern_config(), reach=2)
     torch.manual_seed(0)
     parts = torch.randn(batch.tokens, 3, 1, 2, dtype=torch.float64, requires_grad=True)
@@ -171,7 +173,7 @@ def test_activations_computed_again_give_the_same_gradients_with_dropout() -> No
         torch.manual_seed(0)
         config = modern_config(hidden_dropout_prob=0.1)
         model = PretrainingModel(Encoder(config, VOCABULARY, checkpoint_activations=again))
-        model(pack(random_examples((70, 9))), 5).masked_lm_loss.backward()
+        model(pack_sequences(random_examples((70, 9))), 5).masked_lm_loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
@@ -191,7 +193,7 @@ def test_a_modern_encoder_and_the_rungs_before_it_learn_a_batch_by_heart(
     is_theirs = hugging_face_config(model.encoder.config, VOCABULARY)["model_type"] == "modernbert"
     assert is_theirs == (not rung), "transformers must refuse what it does not compute"
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
-    batch, curve = pack(random_examples((20, 10))), []
+    batch, curve = pack_sequences(random_examples((20, 10))), []
     for _ in range(20):
         optimizer.zero_grad()
         loss = model(batch).masked_lm_loss
@@ -225,4 +227,4 @@ def test_what_is_added_to_the_residual_stream_is_drawn_smaller_in_deep_encoders(
 def test_a_longer_sequence_than_the_encoder_is_meant_for_is_refused() -> None:
     encoder = Encoder(modern_config(max_position_embeddings=8), VOCABULARY)
     with pytest.raises(UsageError, match="a sequence of 9 tokens, but the encoder has 8 positions"):
-        encoder(pack([Example([7] * 9)]))
+        encoder(pack_sequences([Example([7] * 9)]))

@@ -7,10 +7,10 @@ from transformers import BertModel
 
 from cloze.artifacts.tokenizer import read_vocab_txt
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.data.batch import Example, PackedBatch, pack_sequences
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.hugging_face.layout import to_hugging_face
-from cloze.model.inference.load import load
+from cloze.model.inference.load import load_model
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     hugging_face_twin,
@@ -35,7 +35,7 @@ def test_losses_and_all_gradients_equal_hugging_face(
     theirs = hugging_face_twin(ours)
     examples = random_examples(lengths)
 
-    sums = ours(pack(examples))
+    sums = ours(pack_sequences(examples))
     masked = sums.masked_lm_loss / sum(len(e.masked_lm_ids) for e in examples)
     (masked + sums.next_sentence_loss / len(examples)).backward()
     output = theirs(**padded_inputs(examples))
@@ -56,7 +56,7 @@ def test_each_loss_alone_equals_hugging_face() -> None:
     examples = random_examples(MIXED_LENGTHS)
     inputs = padded_inputs(examples)
     output = hugging_face_twin(model)(**inputs)
-    sums = model(pack(examples))
+    sums = model(pack_sequences(examples))
     masked = torch.nn.functional.cross_entropy(
         output.prediction_logits.flatten(0, 1), inputs["labels"].flatten(), reduction="sum"
     )
@@ -83,8 +83,8 @@ def test_a_batch_cut_in_two_has_the_same_sums_and_gradients() -> None:
             total += loss.item()
         return total, {name: p.grad.clone() for name, p in model.named_parameters()}
 
-    whole, expected = gradients([pack(examples)])
-    cut, found = gradients([pack(examples[:3]), pack(examples[3:])])
+    whole, expected = gradients([pack_sequences(examples)])
+    cut, found = gradients([pack_sequences(examples[:3]), pack_sequences(examples[3:])])
     assert cut == pytest.approx(whole, rel=1e-6)
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-4, msg=name)
@@ -135,7 +135,7 @@ computed with transformers 5.23 in float32 and float64."""
 
 @pytest.fixture(scope="module")
 def minilm() -> Encoder:
-    return load(MODEL_DIR).module.encoder
+    return load_model(MODEL_DIR).module.encoder
 
 
 def _ids(text: str) -> list[int]:
@@ -145,7 +145,7 @@ def _ids(text: str) -> list[int]:
 
 @torch.inference_mode()
 def test_hidden_states_of_real_weights_are_the_known_ones_alone_and_packed(minilm: Encoder) -> None:
-    batch = pack([Example(_ids(text)) for text, *_ in REAL_STATES])
+    batch = pack_sequences([Example(_ids(text)) for text, *_ in REAL_STATES])
     hidden = minilm(batch)
     pooled = minilm.pooled(hidden, batch)
     parts = hidden.split(batch.lengths.tolist())
@@ -157,7 +157,7 @@ def test_hidden_states_of_real_weights_are_the_known_ones_alone_and_packed(minil
         assert part.norm().item() == pytest.approx(norm, abs=REAL_TOLERANCE * 2)
         assert vector.norm().item() == pytest.approx(pooler, abs=REAL_TOLERANCE)
         assert part[0, :2].tolist() == pytest.approx(first, abs=REAL_TOLERANCE)
-        alone = minilm(pack([Example(_ids(text))]))
+        alone = minilm(pack_sequences([Example(_ids(text))]))
         assert (alone - part).abs().max() < REAL_TOLERANCE
 
 
@@ -167,7 +167,7 @@ def test_every_number_of_every_layer_equals_transformers_on_real_weights(minilm:
     for text, *_ in REAL_STATES:
         ids = _ids(text)
         expected = theirs(torch.tensor([ids]), output_hidden_states=True).hidden_states
-        found = minilm.hidden_states(pack([Example(ids)]))
+        found = minilm.hidden_states(pack_sequences([Example(ids)]))
         for ours, layer in zip(found, expected, strict=True):
             assert (ours - layer[0]).abs().max() < REAL_TOLERANCE
 
@@ -175,7 +175,7 @@ def test_every_number_of_every_layer_equals_transformers_on_real_weights(minilm:
 @torch.inference_mode()
 def test_every_layer_of_real_weights_is_the_known_one(minilm: Encoder) -> None:
     first, second = _ids("The man went to the store."), _ids("He bought a gallon of milk.")
-    states = minilm.hidden_states(pack([Example(first + second[1:], len(first))]))
+    states = minilm.hidden_states(pack_sequences([Example(first + second[1:], len(first))]))
     norms = [state.norm().item() for state in states]
     expected = [36.62588, 46.36635, 46.19846, 45.71431, 50.41613, 41.98037, 33.16183]
     assert norms == pytest.approx(expected, abs=4 * REAL_TOLERANCE)
@@ -184,9 +184,9 @@ def test_every_layer_of_real_weights_is_the_known_one(minilm: Encoder) -> None:
 @torch.inference_mode()
 def test_the_wrong_gelu_or_epsilon_would_be_seen(minilm: Encoder) -> None:
     ids = [Example(_ids(REAL_STATES[0][0]))]
-    right = minilm(pack(ids))
+    right = minilm(pack_sequences(ids))
     for changes in ({"hidden_act": "gelu_tanh"}, {"layer_norm_eps": 1e-5}):
         with torch.device("meta"):
             other = Encoder(minilm.config.model_copy(update=changes), 30522).eval()
         other.load_state_dict(minilm.state_dict(), assign=True)
-        assert (other(pack(ids)) - right).abs().max() > 10 * REAL_TOLERANCE
+        assert (other(pack_sequences(ids)) - right).abs().max() > 10 * REAL_TOLERANCE

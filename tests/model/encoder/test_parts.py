@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cloze.model.encoder.embeddings import look_up
+from cloze.model.encoder.embeddings import embedding_sum
 from cloze.model.encoder.losses import hits, masked_lm_loss
 from cloze.model.encoder.operations.grouped_attention import cuts, group_sequences
 from cloze.model.encoder.operations.native_kernels import choose_kernels
@@ -65,7 +65,7 @@ def test_groups_are_cut_where_lengths_fall_far() -> None:
 
 def test_a_tables_gradient_does_not_stop_growing_in_bfloat16() -> None:
     table = torch.zeros(2, 4, dtype=torch.bfloat16, requires_grad=True)
-    look_up((table, torch.zeros(3000, dtype=torch.long))).sum().backward()
+    embedding_sum((table, torch.zeros(3000, dtype=torch.long))).sum().backward()
     assert table.grad[0, 0].item() == pytest.approx(3000, rel=0.01)
     assert not table.grad[1].any()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cloze.artifacts.store import Artifact, commit, put_file
+from cloze.artifacts.store import Artifact, commit, put_local_file
 from cloze.artifacts.tables import tokens_name, tokens_schema
 from cloze.artifacts.tokenizer import MASK, SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.evaluation.language_model import SENTENCES, heldout_sentences
@@ -35,7 +35,7 @@ def tokens(directory: Path, splits: dict[str, list[list[str]]]) -> Artifact:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         name = tokens_name(split, 0)
-        entries.append(put_file(str(directory), str(path), name=name, rows=len(table)))
+        entries.append(put_local_file(str(directory), str(path), name=name, rows=len(table)))
     return commit(stage_table("tokens", directory), entries)
 
 

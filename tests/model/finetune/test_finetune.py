@@ -17,9 +17,9 @@ from cloze.artifacts.progress import Progress
 from cloze.artifacts.results import MaskedSentences, Scores, Trial, Trials
 from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
-from cloze.model.evaluation.evaluate import evaluate
+from cloze.model.evaluation.evaluate import make_scores
 from cloze.model.finetune.approaches import FineTuning, split_logits
-from cloze.model.finetune.finetune import Worker, finetune, run_workers
+from cloze.model.finetune.finetune import Worker, make_trials, run_workers
 from cloze.model.hugging_face.model_files import read_encoder_files, read_model
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.export import export_task
@@ -103,7 +103,7 @@ def fitted(data: Path, encoder: Artifact, tmp_path_factory: pytest.TempPathFacto
         inputs=inputs(encoder=encoder),
         machine={"threads": 1},
     )
-    return finetune(table, [])
+    return make_trials(table, [])
 
 
 def test_every_task_beginning_and_seed_is_fitted_in_one_launch(fitted: Artifact) -> None:
@@ -133,7 +133,7 @@ def test_a_second_fine_tuning_gives_the_same_bytes(
         inputs=inputs(encoder=encoder),
         machine={"threads": 1},
     )
-    assert finetune(table, []).digest == fitted.digest
+    assert make_trials(table, []).digest == fitted.digest
 
 
 def test_an_interrupted_launch_keeps_the_fits_it_has_finished(
@@ -147,11 +147,11 @@ def test_an_interrupted_launch_keeps_the_fits_it_has_finished(
         inputs=inputs(encoder=encoder),
         machine={"threads": 1},
     )
-    first = finetune(table, [])
+    first = make_trials(table, [])
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "finished" / "fits" / "pairs-pretrained-0.json.json").unlink()
     capsys.readouterr()
-    assert finetune(table, []).digest == first.digest
+    assert make_trials(table, []).digest == first.digest
     said = capsys.readouterr().err
     assert "finetune tags pretrained seed 0: " not in said
     assert "finetune pairs pretrained seed 0: " in said
@@ -169,7 +169,7 @@ def test_another_seed_costs_one_more_fit_and_changes_nothing_else(
             inputs=inputs(encoder=encoder),
             machine={"threads": 1},
         )
-        return finetune(table, [])
+        return make_trials(table, [])
 
     fit("grown", [0, 1])
     capsys.readouterr()
@@ -195,7 +195,7 @@ def run_finetune(config: dict, encoder: Artifact, output: Path) -> Artifact:
         inputs=inputs(encoder=encoder),
         machine={"threads": 1},
     )
-    return finetune(table, [])
+    return make_trials(table, [])
 
 
 def test_mistakes_of_the_best_fit_are_a_file_with_their_rows(fitted: Artifact) -> None:
@@ -306,7 +306,7 @@ def test_a_bilstm_to_fine_tune_is_refused_where_nothing_is_fine_tuned(tmp_path: 
         inputs=inputs(encoder=encoder_artifact(tmp_path / "encoder")),
     )
     with pytest.raises(UsageError, match=r"head = .bilstm"):
-        finetune(table, [])
+        make_trials(table, [])
 
 
 def test_a_saved_model_keeps_its_bilstm_and_its_card_says_so(
@@ -338,7 +338,7 @@ def test_without_a_corpus_the_tasks_alone_are_judged(
         inputs=inputs(encoder=encoder, finetune=fitted),
         machine={"threads": 1},
     )
-    artifact = evaluate(table, [])
+    artifact = make_scores(table, [])
     scores = Scores.model_validate(artifact.read_json("scores.json"))
     assert [task.name for task in scores.tasks] == ["tags", "pairs"]
     assert scores.language_model == ()
@@ -373,7 +373,7 @@ def test_evaluation_says_everything_beside_its_baselines(
         ),
         machine={"threads": 1},
     )
-    artifact = evaluate(table, [])
+    artifact = make_scores(table, [])
     scores = Scores.model_validate(artifact.read_json("scores.json"))
     by_split = {score.split: score for score in scores.language_model}
     assert set(by_split) == {"heldout", "package"}
@@ -476,7 +476,7 @@ def test_two_workers_leave_the_same_bytes_as_one(tmp_path: Path) -> None:
             machine={"threads": threads},
         )
 
-    alone = finetune(table(1), [])
+    alone = make_trials(table(1), [])
     write_stage_table(table(2), tmp_path / "table.json")
     command = [
         sys.executable,

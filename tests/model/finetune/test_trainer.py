@@ -23,7 +23,7 @@ from cloze.model.config import (
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
-from cloze.model.finetune.finetune import finetune
+from cloze.model.finetune.finetune import make_trials
 from cloze.model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.tasks.base import Problem
@@ -271,7 +271,7 @@ def test_sequences_beyond_the_position_table_are_refused_before_anything_runs(
         inputs=inputs(encoder=encoder_artifact(tmp_path / "encoder")),
     )
     with pytest.raises(UsageError, match="max_seq_length 128, but the encoder has 64 positions"):
-        finetune(table, [])
+        make_trials(table, [])
 
 
 def test_an_early_failure_is_started_again_and_said_so(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_an_early_failure_is_started_again_and_said_so(tmp_path: Path) -> None:
         config={"finetune": {"tasks": [task], "seeds": [0], "restarts": 2, "precision": "fp32"}},
         inputs=inputs(encoder=encoder_artifact(tmp_path / "encoder", config=STILL)),
     )
-    (fit,) = Trials.model_validate(finetune(table, []).read_json("fits.json")).fits
+    (fit,) = Trials.model_validate(make_trials(table, []).read_json("fits.json")).fits
     assert fit.dev["accuracy"] == 0.5
     assert fit.restarts == 2
 
@@ -369,7 +369,7 @@ def test_two_ranks_share_the_fits_or_the_batches(tmp_path: Path, seeds: list[int
             machine={"threads": 1},
         )
 
-    alone = finetune(table("alone"), [])
+    alone = make_trials(table("alone"), [])
     write_stage_table(table("shared"), tmp_path / "table.json")
     on_two_ranks(tmp_path / "table.json")
     shared = open_artifact(str(tmp_path / "shared"))
@@ -395,7 +395,7 @@ def test_two_ranks_compare_the_texts_of_both(tmp_path: Path) -> None:
             machine={"threads": 1},
         )
 
-    alone = finetune(table("alone"), [])
+    alone = make_trials(table("alone"), [])
     write_stage_table(table("shared"), tmp_path / "table.json")
     on_two_ranks(tmp_path / "table.json")
     shared = open_artifact(str(tmp_path / "shared"))

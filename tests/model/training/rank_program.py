@@ -21,7 +21,7 @@ from cloze.artifacts.runtime.program import Terminated
 from cloze.artifacts.stage import read_stage_table
 from cloze.model.training.checkpoints import FaultHook, no_fault
 from cloze.model.training.engine import Engine
-from cloze.model.training.pretrain import pretrain
+from cloze.model.training.pretrain import make_encoder
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 
@@ -80,7 +80,7 @@ def run_one(wish: dict[str, Any]) -> dict[str, str]:
     """Pre-train once; expected failures are returned as a word."""
     path = wish["table"].format(rank=os.environ["RANK"])
     try:
-        pretrain(read_stage_table(path), [], fault=strike(wish.get("strike")))
+        make_encoder(read_stage_table(path), [], fault=strike(wish.get("strike")))
     except (ClozeError, Terminated, StruckDown) as error:
         return {"end": type(error).__name__, "message": str(error)}
     except SystemExit as left:

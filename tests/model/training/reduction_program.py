@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed
 
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.data.batch import Example, PackedBatch, pack_sequences
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.training.distributed import GradientBuckets, World, gradient_buckets, join_world
 from cloze.model.training.precision import Rounded
@@ -52,7 +52,7 @@ def random_batch(seed: int) -> PackedBatch:
         )
         for number in range(8)
     ]
-    return pack(examples)
+    return pack_sequences(examples)
 
 
 def main(precision: str) -> None:

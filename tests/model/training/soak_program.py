@@ -14,7 +14,7 @@ import sys
 
 from cloze.artifacts.stage import read_stage_table
 from cloze.model.training.checkpoints import FaultHook
-from cloze.model.training.pretrain import pretrain
+from cloze.model.training.pretrain import make_encoder
 
 SITES = (
     "after_forward",
@@ -50,7 +50,7 @@ def killed(table: str, site: str, ahead: int) -> bool:
     """Run until `site`; whether the fork was killed."""
     pid = os.fork()
     if not pid:
-        pretrain(read_stage_table(table), [], fault=deadly(site, ahead))
+        make_encoder(read_stage_table(table), [], fault=deadly(site, ahead))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 

@@ -10,7 +10,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import InputRef, StageTable, read_stage_table
 from cloze.artifacts.store import Artifact
 from cloze.model.training import loop
-from cloze.model.training.pretrain import pretrain
+from cloze.model.training.pretrain import make_encoder
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, stage_table
 
@@ -35,7 +35,7 @@ def longer(folder: Path, examples: Artifact, finished: Artifact, **recipe: Any) 
 
 def trained(folder: Path, examples: Artifact, **recipe: Any) -> Artifact:
     folder.mkdir(exist_ok=True)
-    return pretrain(read_stage_table(stage_table(folder, examples, **recipe)), [])
+    return make_encoder(read_stage_table(stage_table(folder, examples, **recipe)), [])
 
 
 def test_at_equal_rates_further_steps_are_bit_for_bit_those_of_a_run_without_an_end(
@@ -44,7 +44,7 @@ def test_at_equal_rates_further_steps_are_bit_for_bit_those_of_a_run_without_an_
     monkeypatch.setattr(loop, "learning_rate", lambda step, **_: 1e-3)
     whole = trained(tmp_path / "whole", examples, steps=20)
     half = trained(tmp_path / "half", examples, steps=10)
-    found = pretrain(longer(tmp_path / "longer", examples, half), [])
+    found = make_encoder(longer(tmp_path / "longer", examples, half), [])
     for name in ("model.safetensors", "curve.jsonl"):
         assert found.read_bytes(name) == whole.read_bytes(name)
     assert found.manifest.statistics["updates"] == 20
@@ -62,7 +62,7 @@ def test_a_constant_rate_goes_on_bit_for_bit_as_the_longer_run_that_decays_at_it
 ) -> None:
     whole = trained(tmp_path / "whole", examples, steps=20, optimizer=FALLING)
     half = trained(tmp_path / "half", examples, steps=middle, optimizer=FLAT)
-    found = pretrain(longer(tmp_path / "longer", examples, half, optimizer=FALLING), [])
+    found = make_encoder(longer(tmp_path / "longer", examples, half, optimizer=FALLING), [])
     assert found.read_bytes("model.safetensors") == whole.read_bytes("model.safetensors")
     assert found.manifest.statistics["continued"] == {
         "steps_before": middle,
@@ -75,20 +75,20 @@ def test_after_a_constant_rate_another_peak_is_warmed_up_to_and_a_decay_may_not_
 ) -> None:
     half = trained(tmp_path / "half", examples, steps=10, optimizer=FLAT)
     other = {**FALLING, "learning_rate": 1e-3}
-    found = pretrain(longer(tmp_path / "longer", examples, half, optimizer=other), [])
+    found = make_encoder(longer(tmp_path / "longer", examples, half, optimizer=other), [])
     continued = found.manifest.statistics["continued"]
     assert continued["schedule"] == "second warm-up, then wsd of all steps"
     late = {**FALLING, "decay_share": 0.75}
     message = r"10 steps at the peak rate.*decay_share = 0.75 of 20 .* at step 5"
     with pytest.raises(UsageError, match=message):
-        pretrain(longer(tmp_path / "late", examples, half, optimizer=late), [])
+        make_encoder(longer(tmp_path / "late", examples, half, optimizer=late), [])
 
 
 def test_further_steps_are_an_artifact_of_their_own_that_names_where_they_began(
     examples: Artifact, finished: Artifact, tmp_path: Path
 ) -> None:
     table = longer(tmp_path, examples, finished)
-    found = pretrain(table, [])
+    found = make_encoder(table, [])
     anew = read_stage_table(stage_table(tmp_path, examples, steps=20))
     assert found.manifest.key != anew.key
     assert found.manifest.inputs["continued"] == finished.digest
@@ -101,13 +101,13 @@ def test_further_steps_are_an_artifact_of_their_own_that_names_where_they_began(
 def test_an_interrupted_continuation_ends_bit_for_bit_as_if_nothing_had_happened(
     examples: Artifact, finished: Artifact, tmp_path: Path
 ) -> None:
-    whole = pretrain(longer(tmp_path / "whole", examples, finished), [])
+    whole = make_encoder(longer(tmp_path / "whole", examples, finished), [])
     struck = longer(tmp_path / "struck", examples, finished)
     for step in (12, 17):  # before its first checkpoint, and after it
         with pytest.raises(StruckDown):
             wish = {"rank": 0, "site": "after_step", "step": step, "do": "raise"}
-            pretrain(struck, [], fault=strike(wish))
-    assert pretrain(struck, []).digest == whole.digest
+            make_encoder(struck, [], fault=strike(wish))
+    assert make_encoder(struck, []).digest == whole.digest
 
 
 def test_what_is_kept_for_further_steps_changes_no_digest_and_may_be_left_out(
@@ -117,7 +117,7 @@ def test_what_is_kept_for_further_steps_changes_no_digest_and_may_be_left_out(
     assert without.digest == finished.digest
     assert [entry.name for entry in without.manifest.records] == ["metrics.jsonl"]
     with pytest.raises(UsageError, match=r"no optimizer state .*pretrain.init"):
-        pretrain(longer(tmp_path / "two", examples, without), [])
+        make_encoder(longer(tmp_path / "two", examples, without), [])
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_a_run_with_other_settings_is_not_gone_on_with(
     examples: Artifact, finished: Artifact, tmp_path: Path, recipe: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
-        pretrain(longer(tmp_path, examples, finished, **recipe), [])
+        make_encoder(longer(tmp_path, examples, finished, **recipe), [])
 
 
 def test_other_examples_are_not_gone_on_with(finished: Artifact, tmp_path: Path) -> None:
     others = examples_artifact(tmp_path / "others", seed=1)
     with pytest.raises(UsageError, match=r"trained on examples .*pretrain.init"):
-        pretrain(longer(tmp_path / "longer", others, finished), [])
+        make_encoder(longer(tmp_path / "longer", others, finished), [])

@@ -592,7 +592,7 @@ def test_the_device_refuses_what_was_wrong_before(
     trainer.train_step(source(0), started=0.0, waited=0.0)
     for module, name, fault in (
         (residual, "layer_norm", norm_of_two_types),
-        (grouped_attention, "draw", drawn_on_the_cpu),
+        (grouped_attention, "dropout_draws", drawn_on_the_cpu),
     ):
         with monkeypatch.context() as seeded, pytest.raises(Refused):
             seeded.setattr(module, name, fault)
@@ -615,7 +615,7 @@ def test_every_layer_and_step_has_a_mask_of_its_own(
             drawn.append(found.bits)
             return found
 
-        monkeypatch.setattr(grouped_attention, "draw", watched)
+        monkeypatch.setattr(grouped_attention, "dropout_draws", watched)
         drawn.clear()
         for step in (0, 1):
             trainer.train_step(source(step), started=0.0, waited=0.0)

@@ -12,7 +12,7 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.stage import InputRef, read_stage_table
 from cloze.artifacts.store import Artifact
 from cloze.model.training import loop
-from cloze.model.training.pretrain import pretrain
+from cloze.model.training.pretrain import make_encoder
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
 
@@ -45,7 +45,7 @@ def modern_table(
 
 def run(table: Path, **struck: Any) -> Artifact:
     wish = {"rank": 0, **struck} if struck else None
-    return pretrain(read_stage_table(table), [], fault=strike(wish))
+    return make_encoder(read_stage_table(table), [], fault=strike(wish))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -136,7 +136,7 @@ def test_further_steps_of_a_finished_run_are_those_of_a_run_without_an_end(
     half = run(modern_table(tmp_path / "half", examples, steps=5))
     table = read_stage_table(modern_table(tmp_path / "longer", examples))
     continued = InputRef(digest=half.digest, path=half.directory)
-    found = pretrain(
+    found = make_encoder(
         table.model_copy(update={"inputs": {**table.inputs, "continued": continued}}), []
     )
     assert found.read_bytes("model.safetensors") == whole.read_bytes("model.safetensors")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from cloze.artifacts.errors import UsageError
-from cloze.model.encoder.embeddings import look_up
+from cloze.model.encoder.embeddings import embedding_sum
 from cloze.model.training.precision import Rounded, require_fp8
 
 
@@ -44,7 +44,7 @@ class TwoTables(nn.Module):
         self.tied = nn.Embedding(20, 4)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        vectors = look_up((self.words.weight, ids), (self.tied.weight, ids))
+        vectors = embedding_sum((self.words.weight, ids), (self.tied.weight, ids))
         return vectors @ self.tied.weight.mT
 
 

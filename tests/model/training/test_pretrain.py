@@ -17,7 +17,7 @@ from cloze.artifacts.stage import read_stage_table, write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.model.config import TrainingMachine
 from cloze.model.training.checkpoints import ParameterState
-from cloze.model.training.pretrain import checkpoint_folder, pretrain
+from cloze.model.training.pretrain import checkpoint_folder, make_encoder
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
 
@@ -39,7 +39,7 @@ def golden(examples: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def run(table: Path, **struck: Any) -> Artifact:
     wish = {"rank": 0, **struck} if struck else None
-    return pretrain(read_stage_table(table), [], fault=strike(wish))
+    return make_encoder(read_stage_table(table), [], fault=strike(wish))
 
 
 def test_the_artifact_holds_the_encoder_its_tokenizer_and_its_curve(golden: Path) -> None:
@@ -377,7 +377,7 @@ def test_a_resumed_run_does_not_keep_what_it_read(examples: Artifact, tmp_path: 
             kept.append(sum(type(found) is ParameterState for found in gc.get_objects()))
 
     table = stage_table(tmp_path, examples, steps=8, machine={"checkpoint_every": 100})
-    pretrain(read_stage_table(table), [], fault=look)
+    make_encoder(read_stage_table(table), [], fault=look)
     assert kept[0] == 0
     assert len(kept) < 8, "it has gone on from a checkpoint"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.artifacts.stage import InputRef, StageTable, write_stage_table
-from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_file
+from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_local_file
 from cloze.artifacts.tables import examples_name, examples_schema
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.training.telemetry import StepRecord
@@ -104,7 +104,7 @@ def _put(
         for count in copies:
             made = [example(rng, length) for _ in range(count)]
             writer.write_batch(pa.RecordBatch.from_pylist(made, schema=schema))
-    return put_file(
+    return put_local_file(
         str(directory),
         str(path),
         name=name,

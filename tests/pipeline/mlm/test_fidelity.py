@@ -16,7 +16,7 @@ from scipy.stats import chi2_contingency
 
 from cloze.artifacts.tokenizer import read_vocab_txt
 from cloze.pipeline.config.settings import ExamplesConfig, MaskingConfig
-from cloze.pipeline.examples import Recipe, copies_of
+from cloze.pipeline.examples import ExamplesRecipe, copies_of
 from cloze.pipeline.mlm.pairing import documents_of
 from cloze.pipeline.mlm.statistics import ExampleStatistics
 from tests.pipeline.mlm.plain_reference import (
@@ -86,7 +86,7 @@ def reference(shared_data):
 
 def examples_of(sample, bucket, *, max_seq_length, copies, seed=12345, unit="token"):
     masking = MaskingConfig(unit=unit)
-    recipe = Recipe(
+    recipe = ExamplesRecipe(
         seed=seed,
         config=ExamplesConfig(masking=masking),
         cls_id=101,

@@ -16,7 +16,7 @@ from cloze.pipeline.mlm.pairing import (
     PairingRule,
     documents_of,
     pair_segments,
-    read_documents,
+    read_bucket,
     tokens_to_cut,
 )
 from tests.pipeline.mlm.plain_reference import AddressedChance, plain_pairs
@@ -235,7 +235,7 @@ def test_documents_come_back_whole_and_in_order_of_digest(tmp_path):
     path = tmp_path / "train-00000.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=6)
-    documents = read_documents(str(path))
+    documents = read_bucket(str(path))
     assert documents.count == 20
     for index, row in enumerate(table.to_pylist()):
         flat = [token for sentence in sentences_of(documents, index) for token in sentence]

@@ -8,7 +8,7 @@ import pytest
 
 from cloze.artifacts.progress import Progress
 from cloze.pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
-from cloze.pipeline.examples import buckets_of, recipe_of, write_bucket
+from cloze.pipeline.examples import buckets_of, recipe_of, write_examples
 from cloze.pipeline.runner.beam import Pipeline, add_job
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
@@ -28,7 +28,7 @@ def build_of(tokens, tokenizer, output):
     buckets = list(buckets_of(tokens, stage.examples))
     recipe = recipe_of(stage, tokenizer)
     write = partial(
-        write_bucket, recipe=recipe, tokens=tokens.directory, output=str(output), scratch=""
+        write_examples, recipe=recipe, tokens=tokens.directory, output=str(output), scratch=""
     )
     return for_each(buckets, write, label="WriteExamples")
 

@@ -20,7 +20,12 @@ from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
 from cloze.pipeline.shuffle import beam_group_by_key as shuffle
 from cloze.pipeline.shuffle import buckets
-from cloze.pipeline.shuffle.beam_group_by_key import BeamGroupByKey, ShufflePlan, pack, unpack
+from cloze.pipeline.shuffle.beam_group_by_key import (
+    BeamGroupByKey,
+    ShufflePlan,
+    packed_ranges,
+    unpack,
+)
 from cloze.pipeline.shuffle.buckets import Cardinality
 from cloze.pipeline.vocabulary import sample_shard
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
@@ -154,7 +159,7 @@ def test_packed_documents_are_the_documents() -> None:
             "split": pa.array([0, 2, 0], pa.uint8()),
         }
     )
-    stretches = list(pack(rows, np.array([True, False, True]), [2, 3]))
+    stretches = list(packed_ranges(rows, np.array([True, False, True]), [2, 3]))
     found = unpack(reversed(stretches), vocabulary_size=100)
     assert found["token_ids"].to_pylist() == [ids[2], ids[0], []]
     assert found["sentence_lengths"].to_pylist() == [[2], [2, 1], []]

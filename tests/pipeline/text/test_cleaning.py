@@ -33,8 +33,8 @@ def form(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run every test with and without the compiled code."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "numpy":
-            patch.setattr(cleaning, "library", lambda: None)
-        elif cleaning.library() is None:
+            patch.setattr(cleaning, "cleaning_library", lambda: None)
+        elif cleaning.cleaning_library() is None:
             pytest.skip("no gcc here to compile the kernel with")
         yield
 

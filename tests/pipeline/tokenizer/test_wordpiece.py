@@ -57,7 +57,7 @@ NAMES = ("compiled", "arrow")
 def form(name: str, tokenizer: WordPieceTokenizer) -> Form:
     if name == "arrow":
         return ArrowWordPiece(tokenizer)
-    library = wordpiece.library()
+    library = wordpiece.wordpiece_library()
     if library is None:
         pytest.skip("no gcc here to compile the kernel with")
     return CompiledWordPiece(tokenizer, library)
@@ -197,12 +197,12 @@ def test_without_a_compiler_the_same_ids_come_slower(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    wordpiece.library.cache_clear()
+    wordpiece.wordpiece_library.cache_clear()
     try:
         assert isinstance(form_for(tokenizer(lowercase=True)), ArrowWordPiece)
         assert "no gcc" in capsys.readouterr().err
     finally:
-        wordpiece.library.cache_clear()
+        wordpiece.wordpiece_library.cache_clear()
 
 
 SHORT = ("a", "##a", "##b", "ab", "##ab", "aba", "##ba", "##bab", "babababab", "##ababababa", "c")

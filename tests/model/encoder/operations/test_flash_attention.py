@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import Example, PackedBatch, pack
+from cloze.model.data.batch import Example, PackedBatch, pack_sequences
 from cloze.model.encoder import bert, embeddings, modern
 from cloze.model.encoder import models as encoder_module
 from cloze.model.encoder.bert import FeedForward, Layer
@@ -46,7 +46,7 @@ def composed_layer(
 def test_composed_layers_are_the_fused_ones() -> None:
     config = small_config()
     layer = random_model(config).encoder.layers[0]
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
     results = []
     for composed in (False, True):
         torch.manual_seed(0)
@@ -143,7 +143,7 @@ def test_a_whole_layer_is_one_graph_for_all_layers_lengths_and_steps(
     rounded = Rounded(model)
     shapes = set()
     for step, lengths in enumerate(((128, 100, 37, 70), (128, 120, 61, 90, 77), (128,) * 9)):
-        batch = pack(random_examples(lengths)).bucketed()
+        batch = pack_sequences(random_examples(lengths)).bucketed()
         shapes.add(batch.shape)
         loss = rounded(batch, step).masked_lm_loss
         loss.backward()
@@ -172,7 +172,7 @@ def test_on_cuda_the_flash_kernel_is_chosen_and_shapes_fit(
     config = small_config(attention_direction=direction, hidden_act="gelu_tanh", **DROPPING)
     with torch.device("meta"):
         encoder = Encoder(config, VOCABULARY).bfloat16()
-    batch = pack([Example([2, 7, 8, 3], 2), Example([2, 9, 3])])
+    batch = pack_sequences([Example([2, 7, 8, 3], 2), Example([2, 9, 3])])
     assert batch.lengths.tolist() == [4, 3]  # read on the host, where a fake tensor has no data
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         encoder = encoder.to_empty(device="cuda")
@@ -183,7 +183,7 @@ def test_on_cuda_the_flash_kernel_is_chosen_and_shapes_fit(
 
 
 def test_reversal_turns_every_sequence_round() -> None:
-    batch = pack([Example([2, 7, 8, 3]), Example([4]), Example([5, 6])])
+    batch = pack_sequences([Example([2, 7, 8, 3]), Example([4]), Example([5, 6])])
     there = batch.reversal()
     assert batch.input_ids[there].tolist() == [3, 8, 7, 2, 4, 6, 5]
     assert torch.equal(there[there], torch.arange(7))
@@ -195,7 +195,7 @@ def test_reversal_turns_every_sequence_round() -> None:
 @pytest.mark.parametrize("backend", ["flash", "varlen"])
 def test_cuda_kernels_agree_with_plain_products(backend: str, direction: str) -> None:
     model = random_model(small_config(attention_direction=direction)).cuda().bfloat16()
-    batch = pack(random_examples(MIXED_LENGTHS)).to("cuda")
+    batch = pack_sequences(random_examples(MIXED_LENGTHS)).to("cuda")
     gradients = []
     for attention in ("grouped", backend):
         model.zero_grad()
@@ -210,7 +210,7 @@ def test_cuda_kernels_agree_with_plain_products(backend: str, direction: str) ->
 def test_compiled_layers_learn_on_cuda() -> None:
     model = random_model(small_config(**DROPPING)).cuda().bfloat16()
     model.encoder.compile_layers()
-    batch = pack(random_examples(MIXED_LENGTHS)).to("cuda")
+    batch = pack_sequences(random_examples(MIXED_LENGTHS)).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for step in range(20):

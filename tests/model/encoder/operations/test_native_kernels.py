@@ -14,14 +14,14 @@ import torch
 
 from cloze.artifacts import rng
 from cloze.artifacts.errors import UsageError
-from cloze.model.data.batch import pack
+from cloze.model.data.batch import pack_sequences
 from cloze.model.encoder.losses import native_softmax_gradient
 from cloze.model.encoder.modern import norm_product
 from cloze.model.encoder.operations import native_kernels as native
 from cloze.model.encoder.operations import products
 from cloze.model.encoder.operations.activation import activate_, activation_gradients, gated_gelu
 from cloze.model.encoder.operations.attention import layer_attention
-from cloze.model.encoder.operations.dropout import Noise, draw, dropped
+from cloze.model.encoder.operations.dropout import Noise, dropout_draws, dropped
 from cloze.model.encoder.operations.grouped_attention import GroupedAttention
 from cloze.model.encoder.operations.native_kernels import choose_kernels, kernels, kernels_in_use
 from cloze.model.encoder.operations.products import (
@@ -131,7 +131,7 @@ def test_the_end_of_a_sub_layer_is_that_of_torch(
     )
     weight, bias = (random_values(width, seed=seed, dtype=dtype) for seed in (2, 3))
     norm = (weight, bias, 1e-12)
-    draws = draw(Noise((1,)), TOKENS * width, probability=probability)
+    draws = dropout_draws(Noise((1,)), TOKENS * width, probability=probability)
     names = ("output", "sum", "residual", "dense", "dense_bias", "norm_weight", "norm_bias")
     results = {}
     for choice in ("native", "torch"):
@@ -172,7 +172,7 @@ def test_the_loss_is_exact_and_its_gradient_rounded_once(dtype: torch.dtype) -> 
 @pytest.mark.parametrize("shape", [(50, 30), (3, 1027), (2, 70_001)])
 def test_kernels_and_torch_drop_the_same_values(shape: tuple[int, int], dtype: torch.dtype) -> None:
     values = random_values(*shape, dtype=dtype)
-    draws = draw(Noise((3, 4)), values.numel(), probability=0.3)
+    draws = dropout_draws(Noise((3, 4)), values.numel(), probability=0.3)
     assert draws is not None
     found, bits = dropped(values, draws), draws.bits
     choose_kernels("torch")
@@ -381,7 +381,7 @@ def test_a_whole_model_is_as_near_to_float32_as_with_torch(
         hidden_dropout_prob=dropout_prob,
         attention_probs_dropout_prob=dropout_prob,
     )
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
 
     def gradient(choice: native.Choice, dtype: torch.dtype) -> torch.Tensor:
         choose_kernels(choice)
@@ -436,7 +436,7 @@ def assert_attention_equals_torchs(
         hidden_size=heads * width, num_attention_heads=heads, attention_direction=direction,
         attention_probs_dropout_prob=0.3,
     )  # fmt: skip
-    batch = pack(random_examples((1, 17, 64, 2, 3, 31, 33, 48, longest, 15, 16, 96)))
+    batch = pack_sequences(random_examples((1, 17, 64, 2, 3, 31, 33, 48, longest, 15, 16, 96)))
     attention = GroupedAttention(batch, config, reach=reach)
     draws = attention.draw(Noise((5,)))
     tokens = len(batch.input_ids)
@@ -459,7 +459,7 @@ def test_the_kernel_turns_queries_and_keys_by_their_places(longest: int, is_loca
         family="modern", hidden_act="gelu",
         hidden_size=48, num_attention_heads=2, local_attention=32,
     )  # fmt: skip
-    batch = pack(random_examples((longest, 1, 40)))
+    batch = pack_sequences(random_examples((longest, 1, 40)))
     parts = random_values(batch.tokens, 3, 2, 24)
     upstream = random_values(batch.tokens, 2, 24, seed=1)
 
@@ -483,7 +483,8 @@ def test_scores_may_rise_or_fall_by_hundreds_along_the_keys(
     monkeypatch.setattr(native, "_compiled", cache(native._compiled.__wrapped__))
     tokens, width = 300, 16
     attention = GroupedAttention(
-        pack(random_examples((tokens,))), small_config(hidden_size=width, num_attention_heads=1)
+        pack_sequences(random_examples((tokens,))),
+        small_config(hidden_size=width, num_attention_heads=1),
     )
     parts = random_values(tokens, 3, 1, width, dtype=dtype)
     parts[:, 0, 0, 0] = math.sqrt(width)  # so that the first value of a key is added to its scores
@@ -500,7 +501,7 @@ def test_scores_may_rise_or_fall_by_hundreds_along_the_keys(
 @needs_compiler
 @pytest.mark.parametrize("poison", [float("nan"), -float("nan"), float("inf")])
 def test_diverged_scores_are_seen(poison: float) -> None:
-    attention = GroupedAttention(pack(random_examples((20, 33))), small_config())
+    attention = GroupedAttention(pack_sequences(random_examples((20, 33))), small_config())
     parts = random_values(53, 3, attention.heads, attention.width)
     parts[3, 0, 0] = poison  # a query; keys and values stay finite
     context, _ = attention.forward(parts, None)
@@ -514,7 +515,7 @@ def test_a_diverged_loss_is_seen() -> None:
         model = random_model(small_config()).bfloat16()
         with torch.no_grad():
             model.encoder.layers[0].attention.output_bias[0] = poison
-        sums = model(pack(random_examples((20, 30))), 5)
+        sums = model(pack_sequences(random_examples((20, 30))), 5)
         sums.masked_lm_loss.backward()
         assert not sums.masked_lm_loss.isfinite()
         assert not model.encoder.layers[1].feed_forward.output_weight.grad.isfinite().all()
@@ -522,7 +523,7 @@ def test_a_diverged_loss_is_seen() -> None:
 
 @needs_compiler
 def test_the_same_step_gives_the_same_bits() -> None:
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
     gradients = []
     for _ in range(2):
         model = random_model(small_config(hidden_dropout_prob=0.1)).bfloat16()

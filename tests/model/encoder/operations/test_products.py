@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cloze.model.data.batch import pack
+from cloze.model.data.batch import pack_sequences
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.encoder.operations.products import Scaled, fp8_affine, scaled
 from tests.model.encoder.encoder_builders import (
@@ -74,7 +74,7 @@ def test_an_encoder_in_fp8_has_nearly_the_gradient_of_one_in_bf16() -> None:
     model = random_model(config).bfloat16()
     in_fp8 = PretrainingModel(Encoder(config, VOCABULARY, fp8=True)).bfloat16()
     in_fp8.load_state_dict(model.state_dict())
-    batch = pack(random_examples(MIXED_LENGTHS))
+    batch = pack_sequences(random_examples(MIXED_LENGTHS))
     losses, gradients = [], []
     for each in (model, in_fp8):
         sums = each(batch)
@@ -104,7 +104,7 @@ def test_layers_in_fp8_can_be_checkpointed() -> None:
         model = PretrainingModel(
             Encoder(small_config(), VOCABULARY, fp8=True, checkpoint_activations=checkpointed)
         ).bfloat16()
-        model(pack(random_examples(MIXED_LENGTHS)), 1).loss(10, 5).backward()
+        model(pack_sequences(random_examples(MIXED_LENGTHS)), 1).loss(10, 5).backward()
         gradients.append([parameter.grad for parameter in model.encoder.parameters()])
     for kept, recomputed in zip(*gradients, strict=True):
         assert torch.equal(kept, recomputed)
