@@ -37,7 +37,7 @@ from cloze.flows.job import (
     program_argv,
     run_job,
 )
-from cloze.flows.launchers.local import LocalJob, WarmProcess
+from cloze.flows.launchers.local import SUPERVISOR_SECONDS, LocalJob, LocalLauncher
 from cloze.flows.locks import Holder, holder_of, leased, leased_on_store, locked
 from cloze.flows.stages import Stage, chain, stage_table, up_to
 from cloze.flows.workspace import (
@@ -52,9 +52,6 @@ from cloze.flows.workspace import (
     writable_workspace,
     write_record,
 )
-
-SUPERVISOR_SECONDS = 10.0
-"""Added to a program's grace period: time for its supervisor to react and to end its children."""
 
 
 def execute(
@@ -102,7 +99,7 @@ class Executor:
         self.stages = {stage.name: stage for stage in executed}
         self.others = [stage for stage in stages if stage.name not in self.stages]
         self.finished: dict[str, Artifact] = {}
-        self.warm = WarmProcess()
+        self.local = LocalLauncher(grace=machine.jobs.grace)
         self.record = RunRecord(
             name=run.name,
             state="running",
@@ -116,7 +113,7 @@ class Executor:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Hold the lock of the run's name, and record how the run ended."""
-        with locked(self.space.local, run=self.run.name), closing(self.warm):
+        with locked(self.space.local, run=self.run.name), closing(self.local):
             # we hold the lock, so any program still running was left behind by a killed run
             for file in (self.space.local / self.run.name).glob("jobs/*/job.json"):
                 job = LocalJob.read(file.parent)
@@ -165,8 +162,6 @@ class Executor:
             if found.damage:
                 emit(name, "warning", f"{found.damage}; making it again")
                 remove_damage(table.output, found)
-            if not stage.is_pipeline:
-                self.warm.close()  # training needs its memory
             argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
             emit(name, "running", " ".join(argv))
             try:
@@ -174,7 +169,7 @@ class Executor:
                     argv,
                     key=table.key,
                     folder=folder,
-                    launcher=launcher_for(name, self.machine, warm=self.warm),
+                    launcher=launcher_for(name, self.machine, local=self.local),
                     stall_timeout=self.machine.jobs.stall_timeout,
                 )
             except ClozeError as error:
@@ -202,7 +197,7 @@ class Executor:
             if killed and killed.run != run and not holder_of(local / killed.run):
                 emit(name, "output", f"taking over from {killed}, which was killed")
                 if killed.host == gethostname():
-                    launcher = launcher_for(name, self.machine, warm=self.warm)
+                    launcher = launcher_for(name, self.machine, local=self.local)
                     launcher.cancel(self.space.job_folder(killed.run, name))
                 else:  # its supervisor, on another host, needs at most this long
                     time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)

@@ -25,7 +25,7 @@ from cloze.flows.config import MachineConfig
 from cloze.flows.events import OutputLog, emit
 from cloze.flows.launchers.kubernetes import KubernetesLauncher
 from cloze.flows.launchers.launcher import Launcher
-from cloze.flows.launchers.local import LocalLauncher, WarmProcess
+from cloze.flows.launchers.local import LocalLauncher
 from cloze.flows.launchers.slurm import SlurmLauncher
 
 POLL_SECONDS = 0.05
@@ -96,14 +96,14 @@ def program_argv(
     return (sys.executable, "-P", "-m", *program, "--config", file, *options)
 
 
-def launcher_for(stage: str, machine: MachineConfig, *, warm: WarmProcess) -> Launcher:
-    """The configured launcher for the stages in `jobs.stages`, the local one for the others."""
+def launcher_for(stage: str, machine: MachineConfig, *, local: LocalLauncher) -> Launcher:
+    """The configured launcher for the stages in `jobs.stages`, `local` for the others."""
     jobs = machine.jobs
     if jobs.launcher == "slurm" and stage in jobs.stages:
         return SlurmLauncher(machine.slurm, grace=jobs.grace, ranks=machine.training.ranks)
     if jobs.launcher == "kubernetes" and stage in jobs.stages:
         return KubernetesLauncher(machine.kubernetes, grace=jobs.grace)
-    return LocalLauncher(grace=jobs.grace, warm=warm)
+    return local
 
 
 def run_job(
@@ -182,7 +182,7 @@ class Follower:
         self.log = folder / "log"
         self.peak_memory = 0
         self._others = {os.getpid(), *descendants(os.getpid())}
-        """Processes that are not the job's: ours, Prefect's server, the warm process."""
+        """Processes that are not the job's: ours, Prefect's server, a supervisor that waited."""
 
         self._new_lines = tail(self.log, offset=self.log.stat().st_size if self.log.exists() else 0)
         self._output = OutputLog(folder.name)

@@ -19,11 +19,10 @@ still the best.
 import gc
 import mmap
 import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, takewhile
 from typing import TypeVar
 
@@ -38,7 +37,7 @@ from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.results import UNTOUCHED, Baseline, TaskRecord, Trial, Trials
-from cloze.artifacts.runtime.processes import die_with_parent
+from cloze.artifacts.runtime.children import Workers
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import (
@@ -158,13 +157,6 @@ def worker_count(encoder: str, machine: TrainingMachine) -> int:
     return threads_per_rank(machine) if width <= SMALL_WIDTH else 1
 
 
-class WorkerKilled(ClozeError):
-    """A worker process was killed."""
-
-    exit_code = 128 + signal.SIGKILL
-    """The same as if the program itself had been killed: a retry may help."""
-
-
 @dataclass
 class Worker:
     """One process among the workers."""
@@ -201,53 +193,14 @@ def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
     # collections write to every object that they visit.
     give_back_memory()
     gc.freeze()
-    children = {_fork(work, Worker(number, size, shared)) for number in range(1, size)}
-    first = Worker(0, size, shared)
-    try:
+    first, *others = (Worker(number, size, shared) for number in range(size))
+    with Workers(partial(work, other) for other in others) as forked:
         result = work(first)
-        while children:
-            for child in tuple(children):
-                found, status = os.waitpid(child, os.WNOHANG)
-                if not found:
-                    continue
-                children.remove(child)
-                code = os.waitstatus_to_exitcode(status)
-                if code < 0:
-                    raise WorkerKilled(
-                        f"a process of the launch was ended by {signal.Signals(-code).name}, "
-                        "perhaps for memory; finished trials are kept"
-                    )
-                if code:
-                    raise ClozeError(
-                        f"a process of the launch ended with {code}; "
-                        "its message is above; finished trials are kept"
-                    )
+        while forked.running():
             first.report()
-            time.sleep(POLL_SECONDS if children else 0.0)
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGTERM)
+            time.sleep(POLL_SECONDS)
+    first.report()
     return result
-
-
-def _fork(work: Callable[[Worker], object], worker: Worker) -> int:
-    """Fork a process that runs `work` and exits; return its id."""
-    sys.stderr.flush()
-    first = os.getpid()
-    child = os.fork()
-    if child:
-        return child
-    die_with_parent(first)
-    code = 1
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        work(worker)
-        code = 0
-    except ClozeError as error:
-        say(f"error: {error}")
-    finally:
-        sys.stderr.flush()
-        os._exit(code)  # skips exit handlers inherited from the first process
 
 
 def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, ...]:

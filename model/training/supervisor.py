@@ -11,17 +11,14 @@ configuration (exit code 2) is not retried.
 """
 
 import argparse
+import math
 import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Sequence
 
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import say
-from cloze.artifacts.runtime.processes import start
+from cloze.artifacts.runtime.children import Supervisor, shell_code, start
 from cloze.model.training.start import machine_of, training_command, training_environment
 
 FINAL = (0, 2, 130, 143)
@@ -40,36 +37,23 @@ def supervise(
     environment: dict[str, str],
     *,
     max_restarts: int,
-    pause: Callable[[float], None] = time.sleep,
+    pause: float = PAUSE,
 ) -> int:
     """Run a command until it succeeds, is stopped, or has died too often.
 
     Returns its last exit code, as a shell would.
     """
-    child: subprocess.Popen[bytes] | None = None
-    stopping = 0
-
-    def forward(signum: int, frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = signum
-        if child is not None and child.poll() is None:
-            child.send_signal(signal.SIGTERM)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, forward)
-    for left in range(max_restarts, -1, -1):
-        child = start(command, environment={**os.environ, **environment})
-        code = child.wait()
-        if code > LARGEST_CODE:
-            code -= 256
-        code = code if code >= 0 else 128 - code
-        if stopping:
-            return 128 + stopping
-        if code in FINAL or not left:
-            break
-        say(f"warning: training ended with exit code {code}; starting again ({left} left)")
-        pause(PAUSE)
-    return code
+    with Supervisor(grace=math.inf) as supervisor:  # ranks that are told to stop save first
+        for left in range(max_restarts, -1, -1):
+            code = supervisor.watch(start(command, environment={**os.environ, **environment}))
+            code = shell_code(code - 256 if code > LARGEST_CODE else code)
+            if supervisor.received or code in FINAL or not left:
+                break
+            say(f"warning: training ended with exit code {code}; starting again ({left} left)")
+            supervisor.pause(pause)
+            if supervisor.received:
+                break
+    return shell_code(-supervisor.received) if supervisor.received else code
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -23,6 +23,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from cloze.artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
 from cloze.artifacts.progress import Progress
+from cloze.artifacts.runtime.children import WorkerFailed, WorkerKilled
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -202,17 +203,15 @@ class JobFailed(ClozeError):
     """The job ended without finishing its work."""
 
 
-class WorkerKilled(JobFailed):
-    """A worker was killed from outside; its output does not explain why."""
-
-    exit_code = 128 + 9
-    """As if the program itself had been killed: a retry may succeed."""
-
-
-ERROR_KINDS = {kind.__name__: kind for kind in (DiskFull, IntegrityError, UsageError)}
+ERROR_KINDS = {
+    kind.__name__: kind
+    for kind in (DiskFull, IntegrityError, UsageError, WorkerFailed, WorkerKilled)
+}
 """Our own errors, recognised by name where a worker's exception arrives as text."""
 
-_RAISED = re.compile(r"^artifacts\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE)
+_RAISED = re.compile(
+    r"^cloze\.artifacts\.errors\.(\w+): (.*?)(?: \[while running .*)?$", re.MULTILINE
+)
 _GRPC_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
 _LONGEST_REASON = 600
 
@@ -222,7 +221,9 @@ def job_error(kind: str, text: str) -> ClozeError:
 
     Workers' exceptions reach the runner only as text; our own are recognised in it.
     """
-    raised = _RAISED.findall(f"artifacts.errors.{kind}: {text}" if kind in ERROR_KINDS else text)
+    raised = _RAISED.findall(
+        f"cloze.artifacts.errors.{kind}: {text}" if kind in ERROR_KINDS else text
+    )
     if raised:
         return ERROR_KINDS.get(raised[-1][0], JobFailed)(raised[-1][1])
     details = _GRPC_DETAILS.findall(text)

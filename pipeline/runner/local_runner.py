@@ -7,7 +7,7 @@ Out: nothing, or the reason why the job ended early: `JobFailed`, or the `ClozeE
 *Supervision.* Beam's runner can hang when a worker dies and cannot be stopped from outside, so it
 runs in a forked child with all workers below it. The launcher stays free of Beam's threads, watches
 the child, and ends the whole process tree whatever happens. If the launcher is killed, the tree
-dies with it (artifacts/runtime/processes.py).
+dies with it (artifacts/runtime/children.py).
 
 *Workers.* Beam's own worker processes are fresh interpreters, which cost seconds per job. Here they
 are forked within milliseconds, before any gRPC channel exists (gRPC does not survive a fork), and
@@ -24,13 +24,13 @@ import json
 import logging
 import os
 import select
-import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 from urllib.parse import quote
@@ -40,7 +40,14 @@ from google.protobuf import json_format, text_format
 
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import say
-from cloze.artifacts.runtime.processes import die_with_parent, end, family
+from cloze.artifacts.runtime.children import (
+    Child,
+    WorkerFailed,
+    WorkerKilled,
+    Workers,
+    run_forked,
+    worker_error,
+)
 from cloze.pipeline.config.settings import PipelineMachine
 from cloze.pipeline.runner.beam import (
     JobServiceHandle,
@@ -64,12 +71,12 @@ from cloze.pipeline.runner.graph import (
     Collection,
     JobFailed,
     ReportReader,
-    WorkerKilled,
     job_error,
     stalled,
 )
 
 POLL_SECONDS = 0.25
+WORKER_POLL_SECONDS = 0.05
 LONGEST_LOG = 20_000
 """Characters of the workers' standard error that are shown at the end."""
 
@@ -107,28 +114,26 @@ def run_supervised(
     log = os.path.join(scratch, "log")
     open(log, "wb").close()
     events, events_out = os.pipe()
-    launcher = os.getpid()
-    head = os.fork()
-    if not head:
-        die_with_parent(launcher)
+
+    def run_head() -> None:
         os.close(events)
         # redirect standard error of this process and its children to `log`
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
         tempfile.tempdir = scratch
         flags = [*options, f"--direct_num_workers={machine.workers}"]
-        run_and_exit(job, machine=machine, flags=flags, events=events_out)
-    os.close(events_out)
+        run_job(job, machine=machine, flags=flags, events=events_out)
+
     shown = False
     try:
-        watch(head, events, reader=reader, stall_timeout=machine.stall_timeout)
+        with run_forked(run_head) as head:
+            os.close(events_out)
+            watch(head, events, reader=reader, stall_timeout=machine.stall_timeout)
         shown = True
-    except JobFailed as failure:
+    except (JobFailed, WorkerFailed) as failure:
         shown = not isinstance(failure, WorkerKilled)
         raise
     finally:
-        end(family(head), grace=0.0)
-        os.waitpid(head, 0)
         os.close(events)
         reader.poll()
         text = Path(log).read_bytes().decode("utf-8", errors="replace").strip()
@@ -136,14 +141,14 @@ def run_supervised(
             say(text[-LONGEST_LOG:])
 
 
-def watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
+def watch(head: Child, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
     """Follow the child until it reports success; raise as soon as the job cannot succeed."""
     alive_at = time.monotonic()
     pending = b""
     while True:
         # Check whether the child has ended before reading its last events. End of file on the pipe
-        # does not show it, since the child's forks hold the pipe open. Leave it to be waited for.
-        ended = os.waitid(os.P_PID, head, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        # does not show it, since the child's forks hold the pipe open.
+        ended = head.poll()
         readable, _, _ = select.select([events], [], [], POLL_SECONDS)
         if reader.poll():
             alive_at = time.monotonic()
@@ -152,48 +157,35 @@ def watch(head: int, events: int, *, reader: ReportReader, stall_timeout: float)
         for event in map(json.loads, lines):
             if event["event"] == "done":
                 return
-            if event["event"] == "failed":
-                raise ERROR_KINDS.get(event["kind"], JobFailed)(event["text"])
-            kind = WorkerKilled if event["cause"] == "SIGKILL" else JobFailed
-            raise kind(
-                f"worker {event['pid']} was ended by {event['cause']}, possibly out of memory; "
-                "finished parts are kept, run the same command to resume"
-            )
-        if ended and not received:
-            raise WorkerKilled(
-                "the job's process was killed, possibly out of memory; "
-                "finished parts are kept, run the same command to resume"
-            )
+            raise ERROR_KINDS.get(event["kind"], JobFailed)(event["text"])
+        if ended is not None and not received:
+            raise worker_error("the job's process", ended)
         if time.monotonic() - alive_at > stall_timeout:
             raise JobFailed(stalled(stall_timeout))
 
 
-def run_and_exit(
+def run_job(
     job: Collection[Any], *, machine: PipelineMachine, flags: list[str], events: int
-) -> NoReturn:
-    """In the forked child: run the job, report how it ended, and exit."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+) -> None:
+    """In the forked child: run the job and report how it ended."""
     SocketServer.directory = tempfile.gettempdir()
     worker_handlers.GrpcServer = SocketServer  # type: ignore[misc,assignment]
 
     def send(**event: str) -> None:
         os.write(events, json.dumps(event).encode() + b"\n")
 
+    def fail(error: ClozeError) -> None:
+        send(event="failed", kind=type(error).__name__, text=str(error))
+
     try:
         environment: environments.Environment = environments.EmbeddedPythonGrpcEnvironment.default()
         if machine.worker_mode != "threads":
-            fork_workers(
-                machine.workers,
-                on_death=lambda pid, cause: send(event="worker died", pid=str(pid), cause=cause),
-            )
+            fork_workers(machine.workers, on_death=fail)
             environment = environments.SubprocessSDKEnvironment.from_command_string("forked")
         _run_pipeline(job, environment, flags=flags)
         send(event="done")
     except ClozeError as error:
-        send(event="failed", kind=type(error).__name__, text=str(error))
-    finally:
-        os._exit(0)
+        fail(error)
 
 
 def _run_pipeline(
@@ -304,27 +296,31 @@ class ForkedWorker(_OnSockets):
             self._connection.recv(1)
 
 
-def fork_workers(count: int, *, on_death: Callable[[int, str], None]) -> None:
+def fork_workers(count: int, *, on_death: Callable[[WorkerFailed], None]) -> None:
     """Fork workers for Beam to start, and watch them from a thread.
 
-    `on_death` is called with the process id of a worker that died, and the cause.
+    `on_death` is called with the error for the first worker that died.
     """
-    runner = os.getpid()
-    for _ in range(count):
-        connection, client = socket.socketpair()
-        if not os.fork():
-            die_with_parent(runner)
-            for inherited in (connection, *ForkedWorker.waiting):
-                inherited.close()
-            run_worker(client)
+    pairs = [socket.socketpair() for _ in range(count)]
+
+    def share(own: socket.socket) -> None:
+        for connection, client in pairs:
+            connection.close()
+            if client is not own:
+                client.close()
+        run_worker(own)
+
+    workers = Workers(partial(share, client) for _, client in pairs)
+    for connection, client in pairs:
         client.close()
         ForkedWorker.waiting.append(connection)
 
     def watch_workers() -> None:
-        for _ in range(count):
-            worker, status = os.waitpid(-1, 0)
-            if code := os.waitstatus_to_exitcode(status):
-                on_death(worker, signal.Signals(-code).name if code < 0 else f"exit code {code}")
+        try:
+            while workers.running():
+                time.sleep(WORKER_POLL_SECONDS)
+        except WorkerFailed as error:
+            on_death(error)
 
     threading.Thread(target=watch_workers, daemon=True).start()
 

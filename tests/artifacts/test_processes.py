@@ -1,4 +1,4 @@
-"""Child processes: identified reliably, never left behind, terminated and then killed."""
+"""Processes: identified reliably, terminated and then killed, with all below them."""
 
 import os
 import signal
@@ -13,45 +13,11 @@ import psutil
 import pytest
 
 from cloze.artifacts.config import Config
-from cloze.artifacts.runtime.processes import (
-    ProcessId,
-    die_with_parent,
-    end,
-    family,
-    is_running,
-    start,
-)
+from cloze.artifacts.runtime.processes import ProcessId, end, family, is_running
 
 DEAF = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
 )
-PARENT = """
-import sys, time
-from cloze.artifacts.runtime.processes import start
-print(start([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
-time.sleep(60)
-"""
-FORKING_PARENT = """
-import os, time
-from cloze.artifacts.runtime.processes import die_with_parent
-parent = os.getpid()
-child = os.fork()
-if not child:
-    die_with_parent(parent)
-    os.write(1, f"{os.getpid()}\\n".encode())
-time.sleep(60)
-"""
-ADOPTING = """
-import os, subprocess, sys
-import psutil
-from cloze.artifacts.runtime.processes import adopt_orphans
-adopt_orphans()
-subprocess.run(["sh", "-c", "sleep 60 & exit 0"])
-orphans = psutil.Process().children()
-print(len(orphans))
-for orphan in orphans:
-    orphan.kill()
-"""
 
 
 class Record(Config):
@@ -101,32 +67,6 @@ def test_a_process_is_known_again_from_a_record_of_the_version_before() -> None:
     assert Record.model_validate_json(before).owner.alive
 
 
-@pytest.mark.parametrize("source", [PARENT, FORKING_PARENT])
-def test_a_child_dies_with_its_parent_even_when_that_is_killed(source: str) -> None:
-    with python(source) as parent:
-        assert parent.stdout
-        child = ProcessId.of(int(parent.stdout.readline()))
-        assert child.alive
-        parent.kill()
-        wait_for(lambda: not child.alive)
-
-
-def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once() -> None:
-    child = os.fork()
-    if not child:
-        die_with_parent(parent=1 << 30)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
-
-
-def test_a_started_program_says_how_it_ended_and_what_it_printed(tmp_path: Path) -> None:
-    with open(tmp_path / "log", "wb") as log:
-        child = start(["sh", "-c", "echo out; echo err >&2; exit 3"], output=log)
-        assert child.wait(10) == 3
-    assert (tmp_path / "log").read_text() == "out\nerr\n"
-
-
 def test_a_process_that_ignores_sigterm_is_killed_after_its_grace() -> None:
     with python(DEAF) as child:
         assert child.stdout
@@ -152,8 +92,36 @@ def test_a_process_that_is_gone_has_no_family_and_ends_without_a_word() -> None:
     end(known, grace=1.0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone hands orphans on")
-def test_orphans_are_adopted() -> None:
-    with python(ADOPTING) as parent:
-        assert parent.stdout
-        assert parent.stdout.read() == b"1\n"
+def test_a_stopped_process_is_continued_so_that_it_can_save(tmp_path: Path) -> None:
+    source = f"""
+import os, pathlib, signal, sys
+def save(*_):
+    pathlib.Path({str(tmp_path / "saved")!r}).touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print(1, flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    with python(source) as child:
+        assert child.stdout
+        child.stdout.readline()
+        process = psutil.Process(child.pid)
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        ProcessId.of(child.pid).end(grace=20.0)
+        assert child.wait(10) == 0
+    assert (tmp_path / "saved").exists()
+
+
+def test_what_a_stopped_and_killed_process_leaves_behind_is_ended_too() -> None:
+    source = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+signal.pause()
+"""
+    with python(source) as child:
+        assert child.stdout
+        below = ProcessId.of(int(child.stdout.readline()))
+        ProcessId.of(child.pid).end(grace=0.1)
+        assert not below.alive
+        assert child.wait(10) == -signal.SIGKILL

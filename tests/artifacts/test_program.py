@@ -87,7 +87,7 @@ def test_a_stage_that_cannot_end_does_not_outlive_a_killed_launcher(
     argv = waiting_stage(table, tmp_path, cleanup=deadlock)
     launching = (
         "import sys, time\n"
-        "from cloze.artifacts.runtime.processes import start\n"
+        "from cloze.artifacts.runtime.children import start\n"
         "print(start([sys.executable, *sys.argv[1:]]).pid, flush=True)\n"
         "time.sleep(60)\n"
     )

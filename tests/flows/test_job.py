@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,8 @@ def test_options_for_the_launcher_go_through_the_supervisor() -> None:
 
 def run(source: str, job: Path, *, stall_timeout: float = 60.0) -> JobResult:
     argv = [sys.executable, "-P", "-c", source]
-    launcher = LocalLauncher(grace=1.0)
-    return run_job(argv, key="k", folder=job, launcher=launcher, stall_timeout=stall_timeout)
+    with closing(LocalLauncher(grace=1.0)) as launcher:
+        return run_job(argv, key="k", folder=job, launcher=launcher, stall_timeout=stall_timeout)
 
 
 def test_its_lines_are_logged_in_order_and_its_memory_is_measured(

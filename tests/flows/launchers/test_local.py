@@ -44,6 +44,7 @@ def launcher(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     launcher = LocalLauncher(grace=1.0)
     yield launcher
     launcher.cancel(job)
+    launcher.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Programs forked from a warm process look like started ones from the outside."""
+"""Programs forked from their supervisor look like started ones from the outside."""
 
 import json
 import os
@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from cloze.artifacts.runtime.processes import ProcessId, descendants
-from cloze.flows.launchers import local
+from cloze.flows.job import StageFailed, run_job
 from cloze.flows.launchers.launcher import LOST
-from cloze.flows.launchers.local import MODULES, PYTHON, LocalJob, LocalLauncher, WarmProcess
+from cloze.flows.launchers.local import PRELOADED, LocalJob, LocalLauncher
+from cloze.flows.launchers.supervisor import PYTHON
 from tests.conftest import PROJECT
 from tests.waiting import wait_for
 
@@ -57,29 +58,23 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmProcess]:
-    monkeypatch.setattr(local, "MODULES", (*MODULES, "prepared"))
-    process = WarmProcess()
-    yield process
-    process.close()
-    assert not descendants(os.getpid())
-
-
-@pytest.fixture
 def launchers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: WarmProcess
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[LocalLauncher, LocalLauncher]]:
     """A launcher that starts programs, and one that forks them."""
     (tmp_path / "prepared.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     environment = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}", "SAID": "so"}
     started, forked = (
-        LocalLauncher(grace=1.0, environment=environment, warm=process) for process in (None, forks)
+        LocalLauncher(grace=1.0, environment=environment, preloaded=preloaded)
+        for preloaded in ((), (*PRELOADED, "prepared"))
     )
     yield started, forked
     for launcher in (started, forked):
         for job in tmp_path.glob("*/job.json"):
             launcher.cancel(job.parent)
+        launcher.close()
+    assert not descendants(os.getpid())
 
 
 def program(what: str, argument: object) -> list[str]:
@@ -106,14 +101,6 @@ def asleep(launcher: LocalLauncher, job: Path) -> tuple[psutil.Process, psutil.P
     return supervisor, child
 
 
-def warm_process() -> psutil.Process:
-    """The only child of this process."""
-    (found,) = (
-        one for one in psutil.Process().children() if "cloze.flows.launchers.local" in one.cmdline()
-    )
-    return found
-
-
 def gone(process: psutil.Process) -> bool:
     return not ProcessId.of(process.pid).alive
 
@@ -137,12 +124,12 @@ def test_others_see_the_same_of_both(
 ) -> None:
     seen = []
     for launcher in launchers:
-        both = asleep(launcher, tmp_path / "job")
-        assert both[0].ppid() == os.getpid()
-        seen.append([" ".join(one.cmdline()).rstrip() for one in both])  # padded
+        supervisor, child = asleep(launcher, tmp_path / "job")
+        assert supervisor.ppid() == os.getpid()
+        assert child.ppid() == supervisor.pid
+        seen.append(" ".join(child.cmdline()).rstrip())  # padded
         launcher.cancel(tmp_path / "job")
-    assert seen[0] == seen[1]
-    assert seen[1][1] == " ".join(program("sleep", 300))
+    assert seen == [" ".join(program("sleep", 300))] * 2
 
 
 @pytest.mark.parametrize(
@@ -194,32 +181,78 @@ def test_a_forked_program_ends_when_its_supervisor_is_killed(
     assert ended(launchers[1], tmp_path / "job") == LOST
 
 
-def test_all_programs_come_from_one_warm_process_until_the_environment_changes(
+def test_programs_run_under_one_supervisor_as_long_as_they_succeed(
     launchers: tuple[LocalLauncher, LocalLauncher], tmp_path: Path
 ) -> None:
-    warm_ones = []
-    for said in ("so", "so", "otherwise"):
-        launchers[1].environment = {**launchers[1].environment, "SAID": said}
-        launchers[1].start(program("look", tmp_path / "seen"), job=tmp_path / "job")
-        warm_ones.append(warm_process())
-        assert ended(launchers[1], tmp_path / "job") == 0
-        assert json.loads((tmp_path / "seen").read_text())["environment"]["SAID"] == said
-    assert warm_ones[0] == warm_ones[1] != warm_ones[2]
-    assert gone(warm_ones[0])
+    job = tmp_path / "job"
+    for launcher in launchers:
+        supervisors = []
+        for code in (0, 0, 3, 0):
+            launcher.start(program("exit", code), job=job)
+            found = LocalJob.read(job)
+            assert found
+            supervisors.append(found.supervisor)
+            assert ended(launcher, job) == code
+        assert supervisors[0] == supervisors[1] == supervisors[2] != supervisors[3]
+        assert not supervisors[0].alive
+        assert supervisors[3].alive
+        launcher.close()
+        assert not supervisors[3].alive
 
 
-def test_a_warm_process_that_is_killed_takes_nothing_with_it_and_is_replaced(
+def test_no_other_program_runs_under_a_supervisor_that_has_loaded_these(
     launchers: tuple[LocalLauncher, LocalLauncher], tmp_path: Path
 ) -> None:
-    _, child = asleep(launchers[1], tmp_path / "first")
-    warm_process().kill()
-    launchers[1].start(program("exit", 3), job=tmp_path / "second")  # started normally
-    assert ended(launchers[1], tmp_path / "second") == 3
-    launchers[1].start(program("exit", 4), job=tmp_path / "third")
-    assert not gone(warm_process())
-    assert ended(launchers[1], tmp_path / "third") == 4
-    assert not gone(child)
-    launchers[1].cancel(tmp_path / "first")
+    job = tmp_path / "job"
+    supervisors = []
+    for argv in (program("exit", 0), [sys.executable, "-c", ""], [sys.executable, "-c", "1"]):
+        launchers[1].start(argv, job=job)
+        found = LocalJob.read(job)
+        assert found
+        supervisors.append(found.supervisor)
+        assert ended(launchers[1], job) == 0
+    assert supervisors[0] != supervisors[1] == supervisors[2]
+    assert not supervisors[0].alive
+
+
+def test_a_supervisor_killed_while_it_waits_for_a_job_is_replaced(
+    launchers: tuple[LocalLauncher, LocalLauncher], tmp_path: Path
+) -> None:
+    launchers[1].start(program("exit", 0), job=tmp_path / "job")
+    assert ended(launchers[1], tmp_path / "job") == 0
+    found = LocalJob.read(tmp_path / "job")
+    assert found
+    os.kill(found.supervisor.pid, signal.SIGKILL)
+    wait_for(lambda: not found.supervisor.alive)
+    launchers[1].start(program("exit", 0), job=tmp_path / "job")
+    assert ended(launchers[1], tmp_path / "job") == 0
+
+
+def test_a_stopped_supervisor_is_waited_for_no_longer_than_a_silent_program(
+    launchers: tuple[LocalLauncher, LocalLauncher], tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    launchers[1].start(program("exit", 0), job=job)
+    assert ended(launchers[1], job) == 0
+    found = LocalJob.read(job)
+    assert found
+    os.kill(found.supervisor.pid, signal.SIGSTOP)  # it will not begin the next one
+    with pytest.raises(StageFailed, match=r"no output for .*jobs.stall_timeout") as failed:
+        run_job(program("exit", 0), key="k", folder=job, launcher=launchers[1], stall_timeout=1.0)
+    assert failed.value.retryable
+    assert not found.supervisor.alive
+    run_job(program("exit", 0), key="k", folder=job, launcher=launchers[1], stall_timeout=60.0)
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_cancelling_a_job_whose_supervisor_is_stopped_ends_both(
+    launchers: tuple[LocalLauncher, LocalLauncher], tmp_path: Path, forks: bool
+) -> None:
+    supervisor, child = asleep(launchers[forks], tmp_path / "job")
+    supervisor.suspend()
+    launchers[forks].cancel(tmp_path / "job")
+    assert gone(supervisor)
+    assert gone(child)
 
 
 def test_programs_are_started_where_they_cannot_be_forked(
@@ -235,10 +268,12 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     owner = f"""
 import sys, time
 from pathlib import Path
-from cloze.flows.launchers import local
-local.MODULES = ("prepared",)
-launcher = local.LocalLauncher(grace=1.0, warm=local.WarmProcess())
-launcher.start({program("sleep", 300)}, job=Path("job"))
+from cloze.flows.launchers.local import LocalLauncher
+launcher = LocalLauncher(grace=1.0, preloaded=("prepared",))
+for what, argument in (("exit", 0), ("sleep", 300)):
+    launcher.start([*{list(PYTHON)}, "prepared", what, str(argument)], job=Path("job"))
+    while what == "exit" and launcher.poll(Path("job")) is None:
+        time.sleep(0.01)
 time.sleep(300)
 """
     with subprocess.Popen(
@@ -247,8 +282,8 @@ time.sleep(300)
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}"},
     ) as running:
         log = tmp_path / "job" / "log"
-        wait_for(lambda: log.exists() and "err" in log.read_text())
+        wait_for(lambda: log.exists() and log.read_text().count("err") == 2)
         below = psutil.Process(running.pid).children(recursive=True)
         running.kill()
-    assert len(below) == 3  # the warm process, a supervisor, the program
+    assert len(below) == 2  # a supervisor, the program
     wait_for(lambda: all(map(gone, below)))

@@ -1,6 +1,5 @@
 """The supervisor restarts what died, stops when asked to, and never retries usage errors."""
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,17 +19,9 @@ sys.exit(int(sys.argv[2 + min(starts, len(sys.argv) - 3)]))
 """
 
 
-@pytest.fixture(autouse=True)
-def _handlers() -> object:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def _run(tmp_path: Path, codes: list[int], restarts: int) -> tuple[int, int]:
     command = [sys.executable, "-c", COUNTING, str(tmp_path / "n"), *map(str, codes)]
-    code = supervise(command, {}, max_restarts=restarts, pause=lambda _: None)
+    code = supervise(command, {}, max_restarts=restarts, pause=0.0)
     return code, len((tmp_path / "n").read_text())
 
 
@@ -76,6 +67,20 @@ def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) 
         process.terminate()
         assert process.wait(PATIENCE) == 143
     assert (tmp_path / "log").read_text() == "saved"
+
+
+def test_sigterm_between_two_starts_is_not_lost(tmp_path: Path) -> None:
+    parent = (
+        "import sys; from cloze.model.training.supervisor import supervise; "
+        "sys.exit(supervise([sys.executable, '-c', 'raise SystemExit(9)'], {}, max_restarts=3, "
+        "pause=600.0))"
+    )
+    command = [sys.executable, "-c", parent]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert "starting again (3 left)" in process.stderr.readline()
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
 
 
 def test_a_missing_table_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.progress import Progress
+from cloze.artifacts.runtime.children import WorkerKilled
 from cloze.pipeline.config.settings import PipelineMachine
 from cloze.pipeline.runner import execution
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import (
     Collection,
     JobFailed,
-    WorkerKilled,
     WorkQueue,
     gather,
     job_error,
@@ -211,6 +211,7 @@ def test_workers_are_served_without_any_port_in_a_folder_of_any_name(mode, tmp_p
 STALLS = """
 import time
 from cloze.artifacts.progress import Progress
+from cloze.artifacts.runtime.children import WorkerKilled
 from cloze.pipeline.config.settings import PipelineMachine
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import spread
