@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -63,8 +62,9 @@ from cloze.pipeline.shuffle.buckets import (
 )
 from cloze.pipeline.shuffle.local_spill import LocalSpill
 from cloze.pipeline.shuffle.sorted_runs import DocumentCounts
+from cloze.pipeline.text.account import Dropped, example_of, reasons_account
 from cloze.pipeline.text.duplicates import with_drop_list
-from cloze.pipeline.text.filters import RULES, Reason
+from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
@@ -76,33 +76,10 @@ HELD_OUT_OF_FEW = {
 }
 """Messages for corpora of few documents, by the `Division` rule applied."""
 
-REMEDIES = {
-    Reason.EMPTY: "nothing is left after cleaning",
-    Reason.NOT_TEXT: "too many bytes are not UTF-8: convert them (iconv -f latin1 -t utf-8), or "
-    "raise cleaning.max_replacement_share",
-    Reason.BINARY_FILE: "the file is not text: convert it",
-    Reason.BAD_FILE: 'unreadable parts of a file, as set by corpus.on_bad_file; with "fail" the '
-    "stage stops and reports the error",
-    Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
-    Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
-    Reason.DUPLICATE: "the same text came earlier",
-    Reason.HELD_OUT: "the same text is held out",
-}
-"""Cause and remedy by reason; the other reasons have settings (`filters.RULES`)."""
-
-
 _REASONS = pa.array([reason.name.lower() for reason in Reason])
 
 ShuffleBackend = LocalSpill | BeamGroupByKey
 """Brings the documents of input shards into buckets."""
-
-
-class Dropped(NamedTuple):
-    """The documents dropped for one reason."""
-
-    documents: int
-    example: str
-    """The first of them: file and position."""
 
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
@@ -216,7 +193,7 @@ def _commit(
         say(f"tokens: {said.format(share=share)}")
     with tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         lists = chain(backend.dropped(local), dropped_lists(groups, job.output, scratch=local))
-        listed, dropped = put_dropped(lists, files.paths, output=job.output, scratch=local)
+        listed, dropped = put_dropped(lists, files, output=job.output, scratch=local)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
     lost = sum(found.documents for found in dropped.values())
     if rule != "tails" and counts.documents != sum(kept.values()) + lost:
@@ -224,7 +201,7 @@ def _commit(
             f"{job.output}: of {counts.documents} documents read, {sum(kept.values())} were kept "
             f"and {lost} dropped; the engine's shuffle lost or duplicated some, use another engine"
         )
-    for line in account(counts, kept, dropped):
+    for line in _account(counts, kept, dropped):
         say(f"tokens: {line}")
     counts_V = occurrences([group for group in groups if group.split == TRAIN], job)
     counted = put_json(job.output, counts_V.tolist(), name="token_counts.json")
@@ -244,36 +221,38 @@ def _commit(
 
 
 def put_dropped(
-    lists: Iterable[str], files: Sequence[Sequence[str]], *, output: str, scratch: str
+    lists: Iterable[str], files: CorpusFiles, *, output: str, scratch: str
 ) -> tuple[FileEntry, dict[str, Dropped]]:
     """Merge the intermediate lists into one file; returns its entry, and the counts by reason.
 
-    `files` are the paths of each source's files, to which the lists refer by number.
+    The lists refer to the files of each source by number.
     """
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     local = os.path.join(scratch, DROPPED_NAME)
     with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, DROPPED_SCHEMA) as writer:
-        for listed in _with_names(lists, files):
+        for listed in _with_names(lists, files.paths):
             writer.write_batch(listed)
             reasons = listed["reason"].to_pylist()
             counts.update(reasons)
             for reason in set(reasons) - examples.keys():
                 first = reasons.index(reason)
-                examples[reason] = f"{listed['path'][first]} at {listed['position'][first]}"
+                row = {name: listed[name][first].as_py() for name in ("path", "position", "source")}
+                reader = files.readers[row["source"]]
+                examples[reason] = example_of(row["path"], row["position"], reader)
     dropped = {reason: Dropped(counts[reason], examples[reason]) for reason in sorted(counts)}
     return put_local_file(output, local, name=DROPPED_NAME, rows=counts.total()), dropped
 
 
-def account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:
-    """A summary of the documents read: `kept` by split, `dropped` by reason."""
+def _account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:
+    """A summary of the documents read: `kept` by split, `dropped` by reason.
+
+    Of a few documents each may be in two splits: its beginning and its end.
+    """
+    left = read.documents - sum(found.documents for found in dropped.values())
     splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
-    lines = [f"{read.documents:,} documents read, {sum(kept.values()):,} kept: {splits}"]
-    settings = {reason: f"cleaning.{setting}" for reason, setting, _ in RULES}
-    for name, (count, example) in sorted(dropped.items(), key=lambda item: -item[1].documents):
-        reason = Reason[name.upper()]
-        why = REMEDIES.get(reason) or f"by {settings[reason]}"
-        lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
+    lines = [f"{read.documents:,} documents read, {left:,} kept: {splits}"]
+    lines += reasons_account(dropped)
     if read.converted:
         lines.append(
             f"{read.converted:,} from files in another encoding than UTF-8, detected from their "

@@ -106,5 +106,10 @@ def read_signatures(piece: Piece, source: SourceConfig) -> Iterator[list[Pair]]:
 
 
 DOCSTRINGS = Reader(
-    read=read_docstrings, line_break="paragraph", is_encoded=False, find=find, pairs=read_signatures
+    read=read_docstrings,
+    line_break="paragraph",
+    is_encoded=False,
+    find=find,
+    pairs=read_signatures,
+    unit="document",
 )

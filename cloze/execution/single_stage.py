@@ -36,8 +36,10 @@ def _account(directory: str, run: str) -> list[str]:
         return []
     kept = {split: found["documents"] for split, found in facts["splits"].items()}
     splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
-    lines = [f"documents: {facts['documents_read']:,} read, {sum(kept.values()):,} kept ({splits})"]
-    if dropped := facts["dropped"]:
+    read, dropped = facts["documents_read"], facts["dropped"]
+    left = read - sum(dropped.values())  # of few documents each may be in two splits
+    lines = [f"documents: {read:,} read, {left:,} kept ({splits})"]
+    if dropped:
         most_first = sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in most_first)
         lines.append(f"dropped: {reasons}; list them: cloze inspect {run}/tokens --dropped")

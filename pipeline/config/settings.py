@@ -102,7 +102,8 @@ class CorpusConfig(Config):
     on_bad_file: Literal["fail", "skip"] = "fail"
     """How to treat a file that is damaged, truncated, an archive, unreadable or in the wrong
     format: `fail` stops the stage and names the file, `skip` drops the rest of the file and lists
-    it. Images, PDFs and other non-text files are always dropped and listed."""
+    it. A malformed record (a line of JSON, a row, an article) is named with its line, or dropped
+    alone. Images, PDFs and other non-text files are always dropped and listed."""
 
     heldout_share: float = Field(default=0.01, ge=0.0, lt=0.5)
     """Share of the documents, drawn by digest, that forms the split `heldout`. In tiny corpora: if
@@ -350,7 +351,7 @@ class DedupStage(StageConfig):
 
     stage: ClassVar[str] = "dedup"
     program: ClassVar[str] = "cloze.pipeline.dedup"
-    format_version: ClassVar[int] = 3
+    format_version: ClassVar[int] = 4
 
     seed: int
     """The run's seed: it selects the held-out documents, which are kept in preference to others."""
@@ -367,7 +368,7 @@ class VocabularyStage(StageConfig):
 
     stage: ClassVar[str] = "vocabulary"
     program: ClassVar[str] = "cloze.pipeline.vocabulary"
-    format_version: ClassVar[int] = 6
+    format_version: ClassVar[int] = 7
 
     seed: int
     """The run's seed: it draws the sample, and the held-out documents that are excluded from it."""
@@ -384,7 +385,7 @@ class TokensStage(StageConfig):
 
     stage: ClassVar[str] = "tokens"
     program: ClassVar[str] = "cloze.pipeline.tokens"
-    format_version: ClassVar[int] = 6
+    format_version: ClassVar[int] = 7
 
     seed: int
     """The run's seed: it draws the held-out documents."""

@@ -11,8 +11,9 @@ but for bzip2 and xz they treat anything after an end mark as padding, so a dump
 second stream would silently be truncated. Here a missing end mark and trailing garbage are errors.
 
 UTF-16 and UTF-32 are recognised by their byte order mark or by the position of zero bytes; other
-text that is not UTF-8 is left to charset-normalizer. UTF-8 with a few broken characters is still
-UTF-8: cleaning replaces and counts them.
+text that is not UTF-8 is read as it declares (HTML, XML), or as charset-normalizer finds likeliest.
+UTF-8 with a few broken characters is still UTF-8, as is all JSON: cleaning replaces and counts
+them.
 """
 
 import bz2
@@ -121,8 +122,10 @@ _FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
 }
 
 
-HEAD_BYTES = 1 << 16
-"""Decompressed bytes that the encoding is guessed from."""
+HEAD_BYTES = 1 << 20
+"""Decompressed bytes that show whether a file is UTF-8: one broken character proves little."""
+GUESS_BYTES = 1 << 16
+"""Bytes, around the first that is not UTF-8, from which another encoding is guessed."""
 
 UTF_8 = "utf-8"
 DECLARED = (UTF_8, "utf-16", "utf-32")
@@ -142,12 +145,31 @@ _WIDE_ZEROS = {
 }
 """Positions of zeros in the first eight bytes of Latin text without a byte order mark."""
 
+_LATIN = {"cp1252": 0.0, "cp1258": 0.1, "cp1254": 0.005, "cp1250": 0.02, "iso8859_2": 0.02}
+"""Encodings of Latin letters, which share most of their bytes: how much better than cp1252 each
+must fit."""
 _LEGACY = (
-    *("cp1252", "cp1251", "koi8_r", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256"),
-    *("gb18030", "big5", "shift_jis", "euc_jp", "euc_kr"),
+    *_LATIN,
+    *("cp1251", "koi8_r", "iso8859_5", "cp866", "cp1253", "cp1255", "cp1256", "iso8859_6"),
+    *("tis_620", "gb18030", "big5", "cp932", "euc_jp", "cp949"),
 )
-"""Candidates for non-Unicode text, most likely first, since Western European text fits cp1250 as
-well as cp1252. Latin-1 and its variants are subsets of these."""
+"""Candidates for non-Unicode text, most likely first. Latin-1, Shift JIS, EUC-KR, GB 2312 and other
+variants are subsets of these."""
+
+TURKISH = 0.1
+"""How much worse cp1252 fits a text with Icelandic letters that is not Icelandic."""
+MESS_WEIGHT = 6
+"""Weight of charset-normalizer's mess against its coherence: with 6, 413 of the 424 files that the
+detector chardet is tested with are read correctly, with mess alone 311."""
+
+_ESCAPES = {b"\x1b$B": "iso2022_jp_ext", b"\x1b$@": "iso2022_jp_ext", b"\x1b$)C": "iso2022_kr"}
+"""Encodings of seven bits, recognised by their escape sequences."""
+
+_DECLARATION = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+_SUPERSETS = {"iso8859-1": "cp1252", "ascii": "cp1252", "shift_jis": "cp932"} | {
+    **{"gb2312": "gb18030", "gbk": "gb18030", "euc_kr": "cp949", "iso8859-9": "cp1254"}
+}
+"""What a declared encoding means in practice, as browsers read it."""
 
 _BINARY_SIGNATURES = (
     *(b"%PDF-", b"\x89PNG", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*"),
@@ -161,21 +183,33 @@ MAX_ZERO_SHARE = 0.1
 """Share of zero bytes above which a file that is not UTF-16 or UTF-32 is binary."""
 
 MIN_BROKEN_BYTES = 3
+_BROKEN = re.compile("[\udc80-\udcff]")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+_SIGN_IN_WORD = re.compile(r"(?<=[^\W\d_])[^\w\s\x00-\x7f\u0300-\u036f’‑·](?=[^\W\d_])|[¹²³]")
+_RARE, _ACUTE = re.compile("[ðýþÐÝÞ]"), re.compile("[áéíóúÁÉÍÓÚ]")
+"""Letters of Icelandic, which cp1254 replaces by letters of Turkish; and others of Icelandic."""
+_TONES = re.compile("[\u0300-\u0323]")
 _BROKEN_IN_WORD = re.compile("[A-Za-z][\udc80-\udcff]|[\udc80-\udcff][A-Za-z]")
 """An invalid byte next to a letter, as in `café`. A few elsewhere are damage."""
 
 
 def stream(
-    path: str, start: int = 0, *, lookback: int = 0, at_a_time: int = READ_BYTES
+    path: str,
+    start: int = 0,
+    *,
+    lookback: int = 0,
+    at_a_time: int = READ_BYTES,
+    is_json: bool = False,
 ) -> Iterator[bytes]:
     """The content of a file as UTF-8, from `lookback` bytes before `start` to its end.
 
     Compressed files and other encodings cannot be read from the middle: with `start` > 0 they yield
-    nothing, because whoever reads from 0 reads all of it. Raises `UsageError` for archives and
-    bombs, `NotText` for other files without text.
+    nothing, because whoever reads from 0 reads all of it. The encoding of JSON is not guessed: it
+    is UTF-8, unless the file shows that it is UTF-16 or UTF-32. Raises `UsageError` for archives
+    and bombs, `NotText` for other files without text.
     """
     with open_to_read(path) as file:
-        content = _inspect(file, path, at_a_time)
+        content = _inspect(file, path, at_a_time, is_json=is_json)
         if start and not content.can_be_cut:
             return
         if start:
@@ -189,10 +223,10 @@ def stream(
         yield decoder.decode(b"", final=True).encode()
 
 
-def converted_from(path: str) -> str:
+def converted_from(path: str, *, is_json: bool = False) -> str:
     """The guessed encoding of a file; empty for UTF-8 or where a byte order mark declares it."""
     with open_to_read(path) as file:
-        encoding = _inspect(file, path, READ_BYTES).encoding
+        encoding = _inspect(file, path, READ_BYTES, is_json=is_json).encoding
     return "" if encoding in DECLARED else encoding
 
 
@@ -205,10 +239,10 @@ def require_plausible_size(path: str, unpacked: int, packed: int) -> None:
         )
 
 
-def can_be_cut(path: str) -> bool:
+def can_be_cut(path: str, *, is_json: bool = False) -> bool:
     """Whether a file can be read from the middle: it is uncompressed UTF-8."""
     with open_to_read(path) as file:
-        return _inspect(file, path, READ_BYTES).can_be_cut
+        return _inspect(file, path, READ_BYTES, is_json=is_json).can_be_cut
 
 
 @dataclass(frozen=True)
@@ -220,7 +254,7 @@ class _Content:
     can_be_cut: bool
 
 
-def _inspect(file: IO[bytes], path: str, at_a_time: int) -> _Content:
+def _inspect(file: IO[bytes], path: str, at_a_time: int, *, is_json: bool = False) -> _Content:
     """Detect the format and encoding of an open file and read it from the beginning."""
     head = file.read(HEAD_BYTES)
     file.seek(0)
@@ -237,7 +271,7 @@ def _inspect(file: IO[bytes], path: str, at_a_time: int) -> _Content:
         while len(head) < HEAD_BYTES and (chunk := next(chunks, b"")):
             head += chunk
         chunks = chain([head], chunks) if head else chunks
-    encoding = encoding_of(head[:HEAD_BYTES], path)
+    encoding = encoding_of(head[:HEAD_BYTES], path, is_json=is_json)
     return _Content(chunks, encoding, can_be_cut=not mark and encoding == UTF_8)
 
 
@@ -274,10 +308,11 @@ def _decompressed(
         )
 
 
-def encoding_of(head: bytes, path: str) -> str:
+def encoding_of(head: bytes, path: str, *, is_json: bool = False) -> str:
     """The encoding of the content that begins with `head`; `UTF_8` unless another one is likely.
 
-    Raises `NotText` for binary content and `UsageError` for archives.
+    Of JSON only UTF-16 and UTF-32 are likely. Raises `NotText` for binary content and `UsageError`
+    for archives.
     """
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
@@ -293,20 +328,54 @@ def encoding_of(head: bytes, path: str) -> str:
         raise NotText(
             f"{path}: no text (begins with {head[:4]!r}); convert it to text, or remove it"
         )
+    if is_json:
+        return UTF_8
+    escaped = (encoding for escape, encoding in _ESCAPES.items() if escape in head)
+    return next(escaped, "") or _damaged_or_legacy(head)
+
+
+def _damaged_or_legacy(head: bytes) -> str:
+    """`UTF_8` for valid or slightly damaged UTF-8, otherwise a declared or likely encoding."""
     with suppress(UnicodeDecodeError):
         codecs.getincrementaldecoder(UTF_8)().decode(head)  # the last character may be truncated
         return UTF_8
+    if declared := _declared(head):
+        return declared
     # damaged UTF-8 has fewer broken than valid non-ASCII characters, or none next to letters
     text = head.decode(UTF_8, "surrogateescape")
-    beyond = sum(not character.isascii() for character in text)
-    broken = sum("\udc80" <= character <= "\udcff" for character in text)
-    in_words = broken >= MIN_BROKEN_BYTES or _BROKEN_IN_WORD.search(text)
-    if 2 * broken <= beyond or not in_words:
+    broken = [found.start() for found in _BROKEN.finditer(text)]
+    valid = len(_BEYOND_ASCII.findall(text)) - len(broken)
+    in_words = len(broken) >= MIN_BROKEN_BYTES or _BROKEN_IN_WORD.search(text)
+    if len(broken) <= valid or not in_words:
         return UTF_8
-    likely = [
-        (match.chaos, _LEGACY.index(name))
-        for match in from_bytes(head, cp_isolation=list(_LEGACY))
-        for name in (match.encoding, *match.could_be_from_charset)
-        if name in _LEGACY
-    ]
-    return _LEGACY[min(likely)[1]] if likely else UTF_8
+    first = len(text[: broken[0]].encode(UTF_8, "surrogateescape"))
+    return _guess(head[max(first - GUESS_BYTES // 2, 0) :][:GUESS_BYTES])
+
+
+def _declared(head: bytes) -> str:
+    """The encoding that an HTML page or XML file declares; empty if there is none."""
+    if not head.lstrip().startswith(b"<"):
+        return ""
+    for found in _DECLARATION.finditer(head[:1024]):
+        with suppress(LookupError, ValueError):
+            name = codecs.lookup(found[1].decode()).name
+            return "" if name == UTF_8 else _SUPERSETS.get(name, name)
+    return ""
+
+
+def _guess(sample: bytes) -> str:
+    """The likeliest of the `_LEGACY` encodings; `UTF_8` if there is none."""
+    found: dict[str, float] = {}
+    for match in from_bytes(sample, cp_isolation=list(_LEGACY)):
+        for name in (match.encoding, *match.could_be_from_charset):
+            text = sample.decode(name, "replace") if name in _LEGACY else ""
+            beyond = len(_BEYOND_ASCII.findall(text))
+            if not beyond or (name == "cp1258" and not _TONES.search(text)):
+                continue
+            misfit = len(_SIGN_IN_WORD.findall(text)) / beyond
+            if name == "cp1252" and len(_RARE.findall(text)) > len(_ACUTE.findall(text)):
+                misfit += TURKISH
+            found[name] = (
+                MESS_WEIGHT * match.chaos + misfit - match.coherence + _LATIN.get(name, 0.0)
+            )
+    return min(found, key=lambda name: (found[name], _LEGACY.index(name))) if found else UTF_8

@@ -12,9 +12,9 @@ piece in which it begins and is read to its end, so a file yields the same docum
 cut into pieces; little more than a block is held in memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -73,11 +73,13 @@ class DocumentBlock:
     ends:      offset of each document's end in `text`, ascending; the first document begins at 0.
     positions: position of each document in its file: a byte offset, row number or ordinal,
                depending on the format. With the path it identifies the document.
+    broken:    why records could not be read, by index; each is an empty document here.
     """
 
     text: Bytes
     ends: Offsets
     positions: Offsets
+    broken: Mapping[int, str] = field(default_factory=dict)
 
     def documents(self) -> Iterator[tuple[int, bytes]]:
         """Position and raw text of each document, for formats that must inspect every one."""
@@ -85,6 +87,17 @@ class DocumentBlock:
         for end, position in zip(self.ends.tolist(), self.positions.tolist(), strict=True):
             yield position, raw[start:end]
             start = end
+
+
+@dataclass(frozen=True)
+class BrokenRecord:
+    """What a reader finds in place of a record's text."""
+
+    why: str
+    """What was found and what was expected."""
+
+
+Unit = Literal["byte", "line", "row", "document"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,12 @@ class Reader:
 
     is_encoded: bool = True
     """Whether the files are text, in any encoding and possibly compressed."""
+
+    is_json: bool = False
+    """Whether the files are JSON, which is UTF-8 by definition, whatever single bytes suggest."""
+
+    unit: Unit = "byte"
+    """What positions count: bytes from 0; lines from 1; rows or documents from 0."""
 
     from_html: bool = False
     """Default for decoding HTML entities and `<br>`; `SourceConfig.html` overrides it."""
@@ -131,20 +150,24 @@ def grouped(
         yield group
 
 
-def pack(documents: Iterable[tuple[int, bytes]]) -> Iterator[DocumentBlock]:
+def pack(documents: Iterable[tuple[int, bytes | BrokenRecord]]) -> Iterator[DocumentBlock]:
     """Group (position, raw text) pairs into blocks, for readers of few or irregular documents."""
     positions: list[int] = []
     texts: list[bytes] = []
+    broken: dict[int, str] = {}
     size = 0
-    for position, text in documents:
+    for position, found in documents:
+        if isinstance(found, BrokenRecord):
+            broken[len(texts)] = found.why
+        text = b"" if isinstance(found, BrokenRecord) else found
         positions.append(position)
         texts.append(text if text.endswith(b"\n") else text + b"\n")
         size += len(texts[-1])
         if size >= BLOCK_BYTES:
-            yield _block(positions, texts)
-            positions, texts, size = [], [], 0
+            yield _block(positions, texts, broken)
+            positions, texts, broken, size = [], [], {}, 0
     if texts:
-        yield _block(positions, texts)
+        yield _block(positions, texts, broken)
 
 
 def cut(text: bytes) -> int:
@@ -158,21 +181,42 @@ def cut(text: bytes) -> int:
     return MAX_DOCUMENT_BYTES
 
 
-def _block(positions: list[int], texts: list[bytes]) -> DocumentBlock:
-    return DocumentBlock(*concatenated(texts), np.array(positions, dtype=np.int64))
+def _block(positions: list[int], texts: list[bytes], broken: dict[int, str]) -> DocumentBlock:
+    return DocumentBlock(*concatenated(texts), np.array(positions, dtype=np.int64), broken)
 
 
-def scan(piece: Piece, find_starts: FindStarts, *, cuttable: bool) -> Iterator[DocumentBlock]:
+def place_of(path: str, position: int, reader: Reader) -> str:
+    """Where the document at `position` begins, for people: file and line, row or ordinal."""
+    if reader.unit == "byte":
+        return f"{path}, line {line_at(path, position, is_json=reader.is_json):,}"
+    return f"{path}, {reader.unit} {position + (reader.unit != 'line'):,}"
+
+
+def line_at(path: str, position: int, *, is_json: bool) -> int:
+    """The line, from 1, of a byte of the decompressed file."""
+    lines, left = 1, position
+    for chunk in stream(path, is_json=is_json):
+        lines += chunk.count(b"\n", 0, max(left, 0))
+        left -= len(chunk)
+        if left <= 0:
+            break
+    return lines
+
+
+def scan(
+    piece: Piece, find_starts: FindStarts, *, cuttable: bool, is_json: bool = False
+) -> Iterator[DocumentBlock]:
     """The documents that begin in the piece, each up to the start of the next.
 
     If `cuttable`, documents longer than `MAX_DOCUMENT_BYTES` are cut into several.
     """
-    if piece.stop is not None and not piece.start and not can_be_cut(piece.path):
+    whole = piece.stop is not None and not piece.start
+    if whole and not can_be_cut(piece.path, is_json=is_json):
         piece = replace(piece, stop=None)  # the other pieces yield nothing
     lookback = min(piece.start, LOOKBACK_BYTES)
     base = piece.start - lookback
     rest, inside = b"", False
-    chunks = stream(piece.path, piece.start, lookback=lookback)
+    chunks = stream(piece.path, piece.start, lookback=lookback, is_json=is_json)
     for new, at_end in _gathered(chunks, None if piece.stop is None else piece.stop - base):
         buffer = rest + new
         starts = find_starts(buffer, base == 0 and not inside)

@@ -108,6 +108,11 @@ class CorpusFiles:
         """The paths of each source's files, in path order."""
         return [[file.path for file in files] for files in self._files]
 
+    @property
+    def readers(self) -> list[Reader]:
+        """The reader of each source."""
+        return [reader_named(source.reader) for source in self._corpus.sources]
+
     def shards(self) -> list[InputShard]:
         """The shards of these files."""
         return input_shards(self._corpus, self._files)

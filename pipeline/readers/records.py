@@ -2,7 +2,7 @@
 
 In:  objects with the text under one key, one per line, compressed or not; or a column of strings.
      Arrow files may be streams, as Hugging Face `datasets` stores them.
-Out: their texts; `UsageError` with the byte offset of a malformed line.
+Out: their texts; a malformed line is a broken record.
 
 Arrow parses whole blocks of JSON lines at once. A block that it rejects is parsed line by line, to
 locate the malformed line or because it contains a lone surrogate, which JSON allows and UTF-8 does
@@ -28,7 +28,7 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import open_to_read
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.readers.compression import require_plausible_size
-from cloze.pipeline.readers.documents import DocumentBlock, Piece, Reader, pack, scan
+from cloze.pipeline.readers.documents import BrokenRecord, DocumentBlock, Piece, Reader, pack, scan
 
 ROWS_AT_A_TIME = 8192
 
@@ -40,6 +40,8 @@ STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """Without this check, a stream truncated between two batches would look complete."""
 
 _BLANK = np.frombuffer(b" \t\r\n", dtype=np.uint8)
+_WHITE = b" \t\r\n\v\f\xef\xbb\xbf"
+"""White space and the bytes of a byte order mark; no JSON value begins or ends with one."""
 
 Rows = Iterator[tuple[int, pa.Array]]
 """Number of the first row, and the strings from there on."""
@@ -60,7 +62,7 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The documents on the lines that begin in the piece."""
     key = source.text_field
     schema = pa.schema([(key, pa.string())])
-    for block in scan(piece, line_starts, cuttable=False):
+    for block in scan(piece, line_starts, cuttable=False, is_json=True):
         starts = np.concatenate(([0], block.ends[:-1]))
         blank = np.isin(block.text[starts], _BLANK)
         for line in np.flatnonzero(blank).tolist():
@@ -81,30 +83,26 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
         except pa.ArrowInvalid:
             column = None
         if column is None or column.null_count or len(column) != len(positions):
-            lines = ((position, line.strip()) for position, line in block.documents())
-            yield from pack(
-                (position, _text(line, key, where=f"{piece.path}: line at byte {position}"))
-                for position, line in lines
-                if line
-            )
+            lines = ((position, line.strip(_WHITE)) for position, line in block.documents())
+            yield from pack((position, _text(line, key)) for position, line in lines if line)
         else:
             yield block_of_strings(column, positions)
 
 
-def _text(line: bytes, key: str, *, where: str) -> bytes:
+def _text(line: bytes, key: str) -> bytes | BrokenRecord:
     """The text of one line; lone surrogates are left to cleaning, which replaces them."""
     try:
         value = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not JSON ({error}); expected one object per line") from None
+        return BrokenRecord(f"not JSON ({error}); expected one object per line")
     if not isinstance(value, dict):
-        raise UsageError(f"{where}: a {type(value).__name__}, expected an object with key {key!r}")
+        return BrokenRecord(f"a {type(value).__name__}, expected an object with key {key!r}")
     if key not in value:
         known = ", ".join(sorted(value)[:20])
-        raise UsageError(f"{where}: no key {key!r}; set text_field to one of: {known}")
+        return BrokenRecord(f"no key {key!r}; set text_field to one of: {known}")
     text = value[key]
     if text is not None and not isinstance(text, str):
-        raise UsageError(f"{where}: {key!r} is {type(text).__name__}, expected a string")
+        return BrokenRecord(f"{key!r} is {type(text).__name__}, expected a string")
     return (text or "").encode("utf-8", "surrogatepass")
 
 
@@ -220,10 +218,16 @@ def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
         raise UsageError(f"{path}: column {name!r} is {kind}, expected strings; it has: {known}")
 
 
-JSONL = Reader(read=read_jsonl, splittable=True)
+JSONL = Reader(read=read_jsonl, splittable=True, is_json=True)
 PARQUET = Reader(
-    read=partial(_read, rows=parquet_rows, kind="Parquet"), splittable=True, is_encoded=False
+    read=partial(_read, rows=parquet_rows, kind="Parquet"),
+    splittable=True,
+    is_encoded=False,
+    unit="row",
 )
 ARROW = Reader(
-    read=partial(_read, rows=arrow_rows, kind="Arrow"), splittable=True, is_encoded=False
+    read=partial(_read, rows=arrow_rows, kind="Arrow"),
+    splittable=True,
+    is_encoded=False,
+    unit="row",
 )

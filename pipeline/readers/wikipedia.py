@@ -11,6 +11,7 @@ recursion and limits the effect of an unclosed brace to its own paragraph. Every
 linear time on any input, since anybody can edit a page.
 """
 
+import codecs
 import html
 import re
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from cloze.artifacts.arrays import Offsets
 from cloze.artifacts.errors import UsageError
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.readers.documents import (
+    BrokenRecord,
     DocumentBlock,
     Piece,
     Reader,
@@ -73,15 +75,18 @@ _MAX_NESTING = 40
 def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The articles that begin in the piece, without titles and headings; some are empty."""
 
-    def bodies(block: DocumentBlock) -> Iterator[tuple[int, bytes]]:
+    def bodies(block: DocumentBlock) -> Iterator[tuple[int, bytes | BrokenRecord]]:
         for position, article in block.documents():
-            tag, _, body = article.partition(b"\n")
+            tag, _, body = article.replace(b"\r\n", b"\n").partition(b"\n")
             tag = tag.rstrip()
             if not tag.endswith(b">"):
-                raise UsageError(
-                    f"{piece.path}: the <doc> tag at byte {position} does not end on its line; "
-                    "expected <doc id=… url=… title=…>"
+                yield (
+                    position,
+                    BrokenRecord(
+                        "the <doc> tag does not end on its line; expected <doc id=… url=… title=…>"
+                    ),
                 )
+                continue
             close = body.rfind(_DOC_END)
             body = body if close < 0 else body[:close]
             title = _TITLE.search(tag)
@@ -106,8 +111,9 @@ def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentB
 def doc_starts(buffer: bytes, at_beginning: bool) -> Offsets:
     """Starts of lines that begin with `<doc `."""
     starts = [match.end() - len(_DOC) for match in re.finditer(rb"\n<doc ", buffer)]
-    if at_beginning and buffer.startswith(_DOC):
-        starts.insert(0, 0)
+    for first in (_DOC, codecs.BOM_UTF8 + _DOC) if at_beginning else ():
+        if buffer.startswith(first):
+            starts.insert(0, len(first) - len(_DOC))
     return np.array(starts, dtype=np.int64)
 
 

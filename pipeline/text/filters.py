@@ -57,6 +57,8 @@ class Reason(IntEnum):
     """A whole file without text, such as an image or a PDF."""
     BAD_FILE = 18
     """The unreadable part of a file, if `on_bad_file` is `skip`."""
+    BAD_RECORD = 19
+    """A single malformed line, row or article, if `on_bad_file` is `skip`."""
 
 
 class TextMeasures:

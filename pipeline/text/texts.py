@@ -23,7 +23,14 @@ from cloze.artifacts.errors import IntegrityError, NotText, UsageError
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
 from cloze.pipeline.readers.compression import converted_from
-from cloze.pipeline.readers.documents import MAX_DOCUMENT_BYTES, DocumentBlock, cut, grouped, pack
+from cloze.pipeline.readers.documents import (
+    MAX_DOCUMENT_BYTES,
+    DocumentBlock,
+    cut,
+    grouped,
+    pack,
+    place_of,
+)
 from cloze.pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
 from cloze.pipeline.text.cleaning import clean
 from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
@@ -95,9 +102,20 @@ def read_texts(
         """Blocks of raw text with the number of their file."""
         for piece in shard.pieces:
             try:
-                if reader.is_encoded and not piece.start and converted_from(piece.path):
+                if (
+                    reader.is_encoded
+                    and not piece.start
+                    and converted_from(piece.path, is_json=reader.is_json)
+                ):
                     converted.add(piece.file)
                 for block in reader.read(piece, source):
+                    if block.broken and corpus.on_bad_file != "skip":
+                        first = min(block.broken)
+                        position = int(block.positions[first])
+                        raise UsageError(
+                            f"{place_of(piece.path, position, reader)}: {block.broken[first]}; "
+                            'corpus.on_bad_file = "skip" drops such records'
+                        )
                     yield piece.file, block
             except NotText:
                 skipped.append((piece.file, Reason.BINARY_FILE))
@@ -112,6 +130,8 @@ def read_texts(
         text, ends_D = cleaned.text, cleaned.ends
         if line_break != "sentence":
             text, ends_D = split_sentences(text, ends_D)
+        reasons_D = filter_documents(cleaned, cleaning)
+        reasons_D[list(block.broken)] = Reason.BAD_RECORD
         view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
         digests = bytearray()
         start = 0
@@ -122,7 +142,7 @@ def read_texts(
             text=text,
             ends_D=ends_D,
             digests=np.frombuffer(digests, dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES),
-            reasons_D=filter_documents(cleaned, cleaning),
+            reasons_D=reasons_D,
             files_D=files_D,
             positions_D=block.positions,
             damaged_D=cleaned.replaced > 0,
@@ -159,6 +179,7 @@ def _bounded(blocks: Iterable[tuple[int, DocumentBlock]]) -> Iterator[tuple[int,
                 text=block.text[begin:end],
                 ends=block.ends[first:last] - begin,
                 positions=block.positions[first:last],
+                broken={at - first: why for at, why in block.broken.items() if first <= at < last},
             )
             for bounded in (part,) if end - begin <= MAX_DOCUMENT_BYTES + 1 else _cut(part):
                 yield file, bounded
@@ -183,11 +204,17 @@ def _joined(
     if len(blocks) == 1:
         return blocks[0], files_D
     begins = np.cumsum([0, *(len(block.text) for block in blocks[:-1])])
+    numbers = np.cumsum([0, *counts[:-1]]).tolist()
     ends = [block.ends + begin for block, begin in zip(blocks, begins, strict=True)]
     joined = DocumentBlock(
         text=np.concatenate([block.text for block in blocks]),
         ends=np.concatenate(ends),
         positions=np.concatenate([block.positions for block in blocks]),
+        broken={
+            number + at: why
+            for number, block in zip(numbers, blocks, strict=True)
+            for at, why in block.broken.items()
+        },
     )
     return joined, files_D
 

@@ -8,7 +8,7 @@ import pytest
 
 from cloze.artifacts.errors import NotText, UsageError
 from cloze.pipeline.config.settings import SourceConfig
-from cloze.pipeline.readers.compression import converted_from, encoding_of
+from cloze.pipeline.readers.compression import converted_from, encoding_of, stream
 from cloze.pipeline.readers.documents import BLOCK_BYTES, Piece
 from cloze.pipeline.readers.input_shards import reader_named
 
@@ -25,11 +25,35 @@ ENGLISH = "The café on the corner of the street was closed, so we went home and
 JAPANESE = "今日は天気がいいから、公園へ散歩に行きましょう。日本語の文章です。\n"
 
 
+ARABIC = "تقع المدينة على ضفة النهر، ويعيش فيها نحو عشرة آلاف نسمة. وهي مدينة قديمة.\n"
+GREEK = "Η πόλη βρίσκεται δίπλα στο ποτάμι και έχει περίπου δέκα χιλιάδες κατοίκους.\n"
+HEBREW = "העיר שוכנת על גדת הנהר ויש בה כעשרת אלפים תושבים, ורבים מהם עובדים בטחנות.\n"
+KOREAN = "도시는 강가에 있으며 약 만 명의 주민이 살고 있다. 많은 사람이 방앗간에서 일한다.\n"
+POLISH = "Miasto leży nad rzeką i ma około dziesięciu tysięcy mieszkańców. Jest też zamek.\n"
+THAI = "เมืองตั้งอยู่ริมแม่น้ำและมีประชากรประมาณหนึ่งหมื่นคน หลายคนทำงานในโรงสี\n"
+TURKISH = "Şehir ırmağın kıyısında yer alır ve yaklaşık on bin nüfusa sahiptir. Çoğu çalışır.\n"
+VIETNAMESE = "Tha\u0300nh phô\u0301 nă\u0300m bên bơ\u0300 sông va\u0300 co\u0301 dân cư.\n"
+
+
 @pytest.mark.parametrize(
     ("text", "encoding"),
     [
         (RUSSIAN, "cp1251"),
         (RUSSIAN, "koi8_r"),
+        (RUSSIAN, "iso8859_5"),
+        (RUSSIAN, "cp866"),
+        (ARABIC, "cp1256"),
+        (ARABIC, "iso8859_6"),
+        (GREEK, "iso8859_7"),
+        (HEBREW, "cp1255"),
+        (THAI, "tis_620"),
+        (TURKISH, "iso8859_9"),
+        (POLISH, "cp1250"),
+        (POLISH, "iso8859_2"),
+        (VIETNAMESE, "cp1258"),
+        (KOREAN, "euc_kr"),
+        (JAPANESE, "euc_jp"),
+        (JAPANESE, "iso2022_jp"),
         (FRENCH, "latin-1"),
         (GERMAN, "latin-1"),
         (ENGLISH, "latin-1"),
@@ -51,6 +75,17 @@ def test_text_is_read_in_the_encoding_that_it_is_in(
     (block,) = reader_named("text").read(piece, source)
     assert block.text.tobytes().decode() == whole
     assert bool(converted_from(piece.path)) == (encoding != "utf-8")
+
+
+def test_a_page_is_read_in_the_encoding_that_it_declares(tmp_path: Path) -> None:
+    page = '<html><head><meta charset="euc-jp"></head><p>Plain.</p><p>日本</p></html>\n'
+    (tmp_path / "a.html").write_bytes(page.encode("euc_jp"))
+    assert b"".join(stream(str(tmp_path / "a.html"))).decode() == page
+
+
+def test_valid_characters_beyond_the_first_pages_show_that_a_file_is_utf_8() -> None:
+    raw = b"A na\xefve word. " + b"Plain words. " * 20_000 + FRENCH.encode()
+    assert encoding_of(raw, "a.txt") == "utf-8"
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b"\xe9", b"\xc3"])

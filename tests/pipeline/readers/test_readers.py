@@ -351,14 +351,16 @@ class TestJsonLines:
             ('{"text": 5}', "'text' is int"),
         ],
     )
-    def test_a_wrong_line_is_named_with_its_byte(
+    def test_a_wrong_line_is_a_broken_record_at_its_byte(
         self, tmp_path: Path, line: str, complaint: str
     ) -> None:
         path = tmp_path / "a.jsonl"
         path.write_text('{"text": "good"}\n' + line + "\n")
-        with pytest.raises(UsageError, match=r"a\.jsonl: line at byte 17") as caught:
-            texts(path, "jsonl")
-        assert complaint in str(caught.value)
+        (block,) = reader_named("jsonl").read(
+            Piece(str(path)), SourceConfig(reader="jsonl", path="a")
+        )
+        assert names_and_texts([block]) == [(0, "good"), (17, "")]
+        assert complaint in block.broken[1]
 
 
 class TestColumns:

@@ -1,0 +1,59 @@
+"""The account of a corpus: what was read, what was left out, and why.
+
+In:  counts of documents, with an example for each reason to drop one.
+Out: a few lines for people, the same for preparation, search and vectors.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cloze.pipeline.readers.documents import Reader, place_of
+from cloze.pipeline.text.filters import RULES, Reason
+
+REMEDIES = {
+    Reason.EMPTY: "nothing is left after cleaning",
+    Reason.NOT_TEXT: "too many bytes are not UTF-8: convert them (iconv -f latin1 -t utf-8), or "
+    "raise cleaning.max_replacement_share",
+    Reason.BINARY_FILE: "the file is not text: convert it",
+    Reason.BAD_FILE: 'unreadable parts of a file, as set by corpus.on_bad_file; with "fail" the '
+    "stage stops and reports the error",
+    Reason.BAD_RECORD: 'records that could not be read, as set by corpus.on_bad_file; with "fail" '
+    "the stage stops at the first and reports what is wrong with it",
+    Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
+    Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
+    Reason.DUPLICATE: "the same text came earlier",
+    Reason.HELD_OUT: "the same text is held out",
+}
+"""Cause and remedy by reason; the other reasons have settings (`filters.RULES`)."""
+
+
+LONGEST_COUNT = 1 << 28
+"""Bytes; lines before a place beyond are not counted."""
+
+
+class Dropped(NamedTuple):
+    """The documents dropped for one reason."""
+
+    documents: int
+    example: str
+    """The first of them: its file, and where it begins."""
+
+
+def example_of(path: str, position: int, reader: Reader) -> str:
+    """Where a dropped document is, for people."""
+    if reader.unit == "byte" and position == 0:
+        return path
+    if reader.unit == "byte" and position > LONGEST_COUNT:
+        return f"{path}, byte {position:,}"
+    return place_of(path, position, reader)
+
+
+def reasons_account(dropped: Mapping[str, Dropped]) -> list[str]:
+    """A line for each reason, the most frequent first: how many, why, and an example."""
+    lines = []
+    settings = {reason: f"cleaning.{setting}" for reason, setting, _ in RULES}
+    for name, (count, example) in sorted(dropped.items(), key=lambda item: -item[1].documents):
+        reason = Reason[name.upper()]
+        why = REMEDIES.get(reason) or f"by {settings[reason]}"
+        lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
+    return lines
