@@ -845,8 +845,8 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 5
-    """5: changed dropout masks."""
+    format_version: ClassVar[int] = 6
+    """6: every row of a file counts for its columns; whole numbers as labels are in their order."""
 
     finetune: FinetuneConfig
     """Tasks and protocol."""

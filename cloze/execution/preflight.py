@@ -116,7 +116,7 @@ def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:
 
 
 def _check_tasks(run: RunConfig) -> None:
-    """Check the columns of every task's files, and that the encoder has enough positions."""
+    """Check every task's files and metrics, and that the encoder has enough positions."""
     encoder, tasks = run.finetune.encoder, run.finetune.tasks
     if encoder and tasks:
         try:
@@ -135,7 +135,6 @@ def _check_tasks(run: RunConfig) -> None:
         if task.train and not any(file.startswith(DATASETS_PREFIX) for file in files):
             own.append(task)
     if own:  # imported here because it imports torch
-        from cloze.model.tasks.problems import load_tables
+        from cloze.model.tasks.problems import check_tables, for_all
 
-        for task in own:
-            load_tables(task)
+        for_all(own, check_tables)

@@ -66,7 +66,7 @@ from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_file
 from cloze.model.hugging_face.source import open_source
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.baselines import baselines
-from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.tasks.problems import for_all, load_problem, load_tables
 from cloze.model.tasks.task_table import data_notes
 from cloze.model.training.distributed import World, join_world, training_device
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
@@ -109,7 +109,9 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     encoders = read_encoders(encoder, config)
     labels = open_artifact(table.input_path("labels")) if "labels" in table.inputs else None
     quiet = not world.is_first
-    loaded = [prepared_task(task, encoders[0], labels, quiet=quiet) for task in config.tasks]
+    loaded = for_all(
+        config.tasks, lambda task: prepared_task(task, encoders[0], labels, quiet=quiet)
+    )
     groups = plan_trials(config, [problem for problem, _ in loaded])
     shared = world.ranks > len(groups)
 

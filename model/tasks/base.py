@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import TaskConfig
 from cloze.model.data.batch import ragged_indices
@@ -79,16 +80,43 @@ class Problem(ABC):
     """Remarks on the data for the report: rows left out, texts truncated."""
 
     def __init__(
-        self, config: TaskConfig, tables: Mapping[str, TaskTable], tokenizer: SubwordTokenizer
+        self,
+        config: TaskConfig,
+        tables: Mapping[str, TaskTable],
+        tokenizer: SubwordTokenizer | None,
     ) -> None:
-        """Read and tokenise the task's tables, one per split."""
+        """Read and tokenise the task's tables, one per split; without a tokenizer, check them."""
         self.config = config
         self._tables = tables
-        self._encode(tokenizer)
+        self._read()
+        self._check_metrics()
+        if tokenizer is not None:
+            self._encode(tokenizer)
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Set labels and everything else that needs no tokenizer; refuse wrong cells."""
 
     @abstractmethod
     def _encode(self, tokenizer: SubwordTokenizer) -> None:
-        """Set `sequences`, `outputs` and all that the other methods need, from `_tables`."""
+        """Set `sequences` and all that the other methods need, from `_tables`."""
+
+    def _check_metrics(self) -> None:
+        """Refuse configured metrics that the family, or this task, does not have."""
+        known = self.known_metrics()
+        for name in self.config.metrics:
+            if name not in known:
+                raise UsageError(
+                    f"task {self.config.name}: metric {name} is not defined for {self.config.kind}"
+                    f"{self._of_labels()}; expected some of {', '.join(known)}"
+                )
+
+    def _of_labels(self) -> str:
+        return f" with {len(self.labels)} labels" if self.labels else ""
+
+    def known_metrics(self) -> tuple[str, ...]:
+        """Metrics that can be configured."""
+        return self.default_metrics
 
     def prune_vocabulary(self) -> None:
         """Renumber the token ids that occur in the data from 0; `used_ids` are the original ones.

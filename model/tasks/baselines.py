@@ -133,10 +133,11 @@ def bm25(train: TaskTable) -> Predict:
             texts.queries, stopwords=None, return_ids=False, show_progress=False
         )
         # The library's own ranking breaks ties arbitrarily, as of passages without any query word.
-        orders = [
-            np.argsort(-index.get_scores(query), kind="stable")[:DEPTH].tolist()
-            for query in queries
-        ]
+        # A query of single letters has no words at all.
+        scores = (
+            index.get_scores(query) if query else np.zeros(len(texts.passages)) for query in queries
+        )
+        orders = [np.argsort(-found, kind="stable")[:DEPTH].tolist() for found in scores]
         return [{"text": texts.passages[order[0]], "ranked": [order]} for order in orders]
 
     return ranked

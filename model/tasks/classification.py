@@ -12,7 +12,8 @@ the task's threshold; a text may have none.
 Accuracy, F1 and Matthews come from scikit-learn, correlations from scipy, as in GLUE's own code.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -26,12 +27,12 @@ from torch.nn import functional
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import TaskConfig
+from cloze.model.config import MULTI_LABEL_METRICS, TaskConfig
 from cloze.model.data.batch import on
 from cloze.model.glue import submission_name
 from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
 from cloze.model.tasks.features import Places, encode
-from cloze.model.tasks.task_table import TaskTable
+from cloze.model.tasks.task_table import TaskTable, is_missing
 
 Values = NDArray[np.generic]
 """Label indices or scores [rows], or label indicators [rows, labels]."""
@@ -51,14 +52,36 @@ class Classification(Problem):
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     reads: ClassVar = "pooled"
 
+    @classmethod
+    def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
+        """The table with whole numbers as labels spelt alike, if all its labels are such."""
+        cells = table.columns.get("label", [])
+        if not all(is_missing(cell) or number_of(str(cell)) for cell in cells):
+            return table
+        configured = {number_of(label): label for label in config.labels}
+        labels: list[JsonValue] = [
+            cell if is_missing(cell) else configured.get(number_of(str(cell)), number_of(str(cell)))
+            for cell in cells
+        ]
+        return replace(table, columns={**table.columns, **({"label": labels} if labels else {})})
+
     def _encode(self, tokenizer: SubwordTokenizer) -> None:
-        may_have_pairs = "text_b" in (*self.required, *self.optional)
         self.sequences = {
-            name: encode(
-                tokenizer,
+            name: encode(tokenizer, *texts, max_seq_length=self.config.max_seq_length)
+            for name, texts in self._texts.items()
+        }
+
+    def known_metrics(self) -> tuple[str, ...]:
+        """Those of labels; `f1` is that of the second of two."""
+        two = ("f1",) if len(self.labels) == 2 else ()
+        return ("accuracy", *two, "f1_macro", "f1_micro", "matthews")
+
+    def _read(self) -> None:
+        may_have_pairs = "text_b" in (*self.required, *self.optional)
+        self._texts = {
+            name: (
                 table.texts("text_a"),
                 table.texts("text_b") if may_have_pairs and table.has("text_b") else None,
-                max_seq_length=self.config.max_seq_length,
             )
             for name, table in self._tables.items()
         }
@@ -79,18 +102,24 @@ class Classification(Problem):
         """The configured labels, else those of the training data, in order."""
         if self.config.labels:
             return self.config.labels
-        found = sorted({str(label) for label in self._tables["train"].every("label")})
+        table = self._tables["train"]
+        if "label" in table.class_names:
+            return table.class_names["label"]
+        found = label_order(str(label) for label in table.every("label"))
         if len(found) < 2:
             raise UsageError(
                 f"task {self.config.name}: only the label {', '.join(found)} in the training data, "
                 "expected at least two; name them with labels = [...], or use kind = 'regression'"
             )
-        return tuple(found)
+        return found
 
     def label_targets(self, table: TaskTable) -> NDArray[np.generic]:
         """The label column in the form of `targets`."""
         known = {label: index for index, label in enumerate(self.labels)}
-        indices = np.array([known.get(str(label), -1) for label in table.columns["label"]])
+        # 1 and 1.0 are one label, whichever of them the training data has
+        numbers = {number: index for label, index in known.items() if (number := number_of(label))}
+        names = [str(label) for label in table.columns["label"]]
+        indices = np.array([known.get(name, numbers.get(number_of(name), -1)) for name in names])
         unknown = np.flatnonzero(indices < 0)
         if len(unknown):
             row = int(unknown[0])
@@ -160,6 +189,15 @@ class Regression(Classification):
 
     optional: ClassVar[tuple[str, ...]] = ("text_b", "label", "id")
     default_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
+
+    @classmethod
+    def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
+        """The table as it is: labels are numbers."""
+        return table
+
+    def known_metrics(self) -> tuple[str, ...]:
+        """Correlations."""
+        return self.default_metrics
 
     def label_names(self) -> tuple[str, ...]:
         """None."""
@@ -242,19 +280,25 @@ class MultiLabel(Classification):
         kept = {name: values for name, values in table.columns.items() if name not in own}
         return replace(table, columns={**kept, "label": lists})
 
+    def known_metrics(self) -> tuple[str, ...]:
+        """Those of `MULTI_LABEL_METRICS`."""
+        return MULTI_LABEL_METRICS
+
     def label_names(self) -> tuple[str, ...]:
         """The configured labels, else those of the training data, in order."""
         if self.config.labels:
             return self.config.labels
         table = self._tables["train"]
-        found = sorted({label for labels in table.every("label") for label in _listed(labels)})
+        if "label" in table.class_names:
+            return table.class_names["label"]
+        found = label_order(label for labels in table.every("label") for label in _listed(labels))
         if len(found) < 2:
             raise UsageError(
                 f"task {self.config.name}: labels {', '.join(found) or 'none'} in {table.path}, "
                 "expected at least two; name them with labels = [...], set label_separator, or use "
                 "kind = 'classification'"
             )
-        return tuple(found)
+        return found
 
     def label_targets(self, table: TaskTable) -> NDArray[np.generic]:
         """[rows, labels] float32: 1 if the row has the label."""
@@ -322,6 +366,17 @@ class MultiLabel(Classification):
 
 def _listed(labels: JsonValue) -> list[str]:
     return [str(label) for label in labels] if isinstance(labels, list) else []
+
+
+def number_of(label: str) -> str:
+    """The spelling that every spelling of a whole number has in common; "" if it is none."""
+    return re.sub(r"\.0*$", "", label) if re.fullmatch(r"-?\d+(\.0*)?", label) else ""
+
+
+def label_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different labels, sorted: by value if all are whole numbers, else by spelling."""
+    found = sorted(set(labels))
+    return tuple(sorted(found, key=int) if all(map(number_of, found)) else found)
 
 
 Metric = Callable[[Values, Values], float]

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
@@ -19,7 +20,7 @@ from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from cloze.model.tasks.classification import measure
 from cloze.model.tasks.features import Places, by_group, encode, offsets_of
-from cloze.model.tasks.task_table import TaskTable
+from cloze.model.tasks.task_table import TaskTable, is_missing
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))
 
@@ -33,28 +34,23 @@ class MultipleChoice(GroupedProblem):
     reads: ClassVar = "pooled"
     outputs = 1
 
-    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+    def _read(self) -> None:
         tables = self._tables
+        self.contexts = {name: table.texts("context") for name, table in tables.items()}
         self.endings = {name: endings_of(table) for name, table in tables.items()}
         self._first = {
             name: offsets_of(np.array([len(row) for row in endings]))
             for name, endings in self.endings.items()
-        }
-        self.sequences = {
-            name: encode(
-                tokenizer,
-                np.repeat(np.array(table.texts("context"), object), self._sizes(name)).tolist(),
-                [ending for row in self.endings[name] for ending in row],
-                max_seq_length=self.config.max_seq_length,
-            )
-            for name, table in tables.items()
         }
         self._correct: dict[str, Places] = {}
         for name, table in tables.items():
             if not self.labelled(name):
                 continue
             sizes, labels = self._sizes(name), table.columns["label"]
-            numbers = [int(str(label)) if str(label).isdigit() else -1 for label in labels]
+            names = table.class_names.get("label", ())  # a file's names are in the order of endings
+            numbers = [
+                names.index(label) if label in names else number_in(label) for label in labels
+            ]
             for row, (number, size) in enumerate(zip(numbers, sizes, strict=True)):
                 if not 0 <= number < size:
                     raise UsageError(
@@ -62,6 +58,17 @@ class MultipleChoice(GroupedProblem):
                         f"ending, 0 to {size - 1}"
                     )
             self._correct[name] = np.array(numbers, np.int64)
+
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+        self.sequences = {
+            name: encode(
+                tokenizer,
+                np.repeat(np.array(contexts, object), self._sizes(name)).tolist(),
+                [ending for row in self.endings[name] for ending in row],
+                max_seq_length=self.config.max_seq_length,
+            )
+            for name, contexts in self.contexts.items()
+        }
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Numbers of the correct endings."""
@@ -100,14 +107,33 @@ def endings_of(table: TaskTable) -> list[list[str]]:
         lists = table.columns["endings"]
     else:
         names = [name for name in ENDING_COLUMNS if table.has(name)]
-        lists = [list(row) for row in zip(*(table.texts(name) for name in names), strict=True)]
-    prefixes = table.texts("prefix") if table.has("prefix") else [""] * len(table)
+        columns = [table.columns[name] for name in names]
+        lists = [_filled(list(row)) for row in zip(*columns, strict=True)]
+    prefixes = ["" if is_missing(prefix) else str(prefix) for prefix in _prefixes(table)]
     found = []
     for row, endings in enumerate(lists or [None]):
-        if not isinstance(endings, list) or len(endings) < 2:
+        texts = isinstance(endings, list) and all(isinstance(one, str) for one in endings)
+        if not isinstance(endings, list) or not texts or len(endings) < 2:
             raise UsageError(
-                f"{table.place(row)}: endings are {endings!r}, expected a list of two or more, "
-                "or columns ending0, ending1, …"
+                f"{table.place(row)}: endings are {endings!r}, expected a list of two or more "
+                "texts, or columns ending0, ending1, … without gaps"
             )
         found.append([well_formed(f"{prefixes[row]} {ending}".strip()) for ending in endings])
     return found
+
+
+def number_in(label: JsonValue) -> int:
+    """The number of an ending; -1 if `label` is none."""
+    text = str(label).strip().removesuffix(".0")
+    return int(text) if text.isdecimal() else -1
+
+
+def _prefixes(table: TaskTable) -> list[JsonValue]:
+    return table.columns.get("prefix", [None] * len(table))
+
+
+def _filled(endings: list[JsonValue]) -> list[JsonValue]:
+    """The endings without the missing ones after the last: a question may have fewer."""
+    while endings and is_missing(endings[-1]):
+        endings.pop()
+    return endings

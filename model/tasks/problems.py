@@ -5,14 +5,15 @@ Out: the `Problem` of the task's family: data read, checked and tokenised.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 
 from cloze.artifacts import filesystem
-from cloze.artifacts.errors import UsageError
+from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.rng import address, permutation
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
@@ -27,8 +28,9 @@ from cloze.model.tasks.classification import (
 from cloze.model.tasks.multiple_choice import MultipleChoice
 from cloze.model.tasks.retrieval import Retrieval
 from cloze.model.tasks.span import Spans
+from cloze.model.tasks.table_files import read_table
 from cloze.model.tasks.tagging import Tagging
-from cloze.model.tasks.task_table import TaskTable, Wanted, read_table
+from cloze.model.tasks.task_table import TaskTable, Wanted, is_missing
 
 FAMILIES: Mapping[str, type[Problem]] = {
     "classification": Classification,
@@ -41,6 +43,8 @@ FAMILIES: Mapping[str, type[Problem]] = {
     "retrieval": Retrieval,
 }
 
+LoadedT = TypeVar("LoadedT")
+
 SPLITS = ("train", "dev", "test")
 SAMPLE_SEED = 20181011
 """Seed for sampling `train_examples` and dev rows: the same for every trial."""
@@ -51,6 +55,29 @@ def load_problem(
 ) -> Problem:
     """The problem of the task's family, from tables that have been read."""
     return FAMILIES[config.kind](config, tables, tokenizer)
+
+
+def for_all(tasks: Sequence[TaskConfig], load: Callable[[TaskConfig], LoadedT]) -> list[LoadedT]:
+    """`load` for every task; what is wrong with any of them is reported together."""
+    loaded, errors = [], list[ClozeError]()
+    for task in tasks:
+        try:
+            loaded.append(load(task))
+        except ClozeError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        raise UsageError(
+            f"{len(errors)} of {len(tasks)} tasks cannot be trained: "
+            + "; ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))
+        )
+    if errors:
+        raise errors[0]
+    return loaded
+
+
+def check_tables(config: TaskConfig, labels: Artifact | None = None) -> None:
+    """Refuse whatever in the task's files or metrics would be refused before training."""
+    FAMILIES[config.kind](config, load_tables(config, labels), None)
 
 
 def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str, TaskTable]:
@@ -67,12 +94,11 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
                 f'name the right one: columns.{name} = "..."'
             )
         # GLUE's own files have a few blank texts (QQP), which count as examples.
-        for name in ("label", *(() if config.glue else family.required)):
-            values = enumerate(table.columns.get(name, []))
-            for row in (row for row, value in values if value is None or not str(value).strip()):
-                raise UsageError(
-                    f"{table.place(row)}: {name} is blank; fill it in, or remove the row"
-                )
+        _refuse_blanks(table, () if config.glue else family.required)
+    for table in tables.values():
+        _refuse_blanks(table, ("label",))
+        if config.kind != "regression":
+            _refuse_spelt_nan(table, config.labels)
     if "dev" not in tables and "test" not in tables:
         tables["train"], tables["dev"] = hold_out(tables["train"], config.dev_share)
     if 0 < config.train_examples < len(tables["train"]):
@@ -81,6 +107,25 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
         whole = tables["train"]
         tables["train"] = replace(sample, whole=whole, remarks=whole.remarks)
     return tables
+
+
+def _refuse_blanks(table: TaskTable, names: Sequence[str]) -> None:
+    for name in names:
+        for row, value in enumerate(table.columns.get(name, [])):
+            if is_missing(value):
+                raise UsageError(
+                    f"{table.place(row)}: {name} is blank; fill it in, or remove the row"
+                )
+
+
+def _refuse_spelt_nan(table: TaskTable, labels: Sequence[str]) -> None:
+    """Refuse what pandas writes for a missing label, unless it is a label by configuration."""
+    for row, value in enumerate(table.columns.get("label", [])):
+        if isinstance(value, str) and value.strip().lower() == "nan" and value not in labels:
+            raise UsageError(
+                f"{table.place(row)}: label is {value!r}, as pandas writes a missing value; fill "
+                "it in, or name it in labels = [...]"
+            )
 
 
 def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
@@ -93,7 +138,7 @@ def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
         names = ["label", *wanted.optional[len(family.optional) :]]
         known = [name for name in names if table.has(name)]
         values = (value for name in known for value in table.columns[name])
-        if all(value is None or str(value).strip() in ("", "-1") for value in values):
+        if all(is_missing(value) or str(value).strip() in ("-1", "-1.0") for value in values):
             table = table.without(known)
     return family.prepared(table, config)
 
@@ -102,14 +147,13 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     """Split training rows into train and dev, in the same way for every trial.
 
     Stratified by label: at least one dev row of every label that has two. Rows of one document,
-    context or passage stay together.
+    context or passage stay together, unless all rows belong to the same.
     """
     groups: dict[str, list[int]] = defaultdict(list)
     named = (table.columns.get(name) for name in ("document", "context", "passage"))
-    units = next(filter(None, named), range(len(table)))
-    for row, unit in enumerate(units):
-        groups[str(unit)].append(row)
-    members = list(groups.values())
+    for row, unit in enumerate(next(filter(None, named), [None] * len(table))):
+        groups[f"row {row}" if unit is None else f"unit {unit}"].append(row)
+    members = list(groups.values()) if len(groups) > 1 else [[row] for row in range(len(table))]
     labels = [
         [str(one) for one in label] if isinstance(label, list) else [str(label)]
         for label in table.columns.get("label", [""] * len(table))
@@ -150,6 +194,7 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
         optional=family.optional if family.exclusive else (*family.optional, *config.labels),
         names=(split.startswith("test") and config.test_columns) or config.columns,
         skip_short_rows=config.skip_short_rows,
+        sentences=config.kind == "tagging",
     )
 
 

@@ -27,7 +27,7 @@ from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from cloze.model.tasks.features import Places, encode, offsets_of
-from cloze.model.tasks.task_table import TaskTable
+from cloze.model.tasks.task_table import TaskTable, is_missing
 
 Hits = NDArray[np.bool_]
 
@@ -51,17 +51,20 @@ class RetrievalTexts:
         ]
         """Per row: query, passage, hard negatives."""
 
-        if table.has("negative"):
-            for row, text in enumerate(table.texts("negative")):
-                self.lines[row] += [text] if text else []
-        elif table.has("negatives"):
-            for row, values in enumerate(table.columns["negatives"]):
-                if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
-                    raise UsageError(
-                        f"{table.place(row)}: negatives are {values!r}, expected a list of "
-                        "passages; put a single passage in a column `negative`"
-                    )
-                self.lines[row] += [well_formed(str(value)) for value in values]
+        # A row without negatives has none.
+        for row, text in enumerate(table.columns.get("negative", [])):
+            if not is_missing(text) and not isinstance(text, str):
+                raise UsageError(f"{table.place(row)}: negative is {text!r}, expected a passage")
+            self.lines[row] += [] if is_missing(text) else [well_formed(str(text))]
+        for row, values in enumerate(table.columns.get("negatives", [])):
+            if values is None:
+                continue
+            if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+                raise UsageError(
+                    f"{table.place(row)}: negatives are {values!r}, expected a list of "
+                    "passages; put a single passage in a column `negative`"
+                )
+            self.lines[row] += [well_formed(str(value)) for value in values]
 
         candidates = dict.fromkeys(line[1] for line in self.lines)
         candidates |= dict.fromkeys(text for line in self.lines for text in line[2:])
@@ -97,7 +100,7 @@ class Retrieval(GroupedProblem):
     joint: ClassVar[bool] = True
     outputs = 0
 
-    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+    def _check_metrics(self) -> None:
         for name in self.config.metrics:
             metric, _, count = name.partition("@")
             if metric not in RANKING_METRICS or not count.isdigit() or not 1 <= int(count) <= DEPTH:
@@ -105,11 +108,15 @@ class Retrieval(GroupedProblem):
                     f"task {self.config.name}: metric {name}; expected one of "
                     f"{', '.join(f'{known}@K' for known in RANKING_METRICS)}, K from 1 to {DEPTH}"
                 )
+
+    def _read(self) -> None:
         self._texts = {name: RetrievalTexts(table) for name, table in self._tables.items()}
         self._first = {
             name: offsets_of(np.array([len(line) for line in split.lines]))
             for name, split in self._texts.items()
         }
+
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
         self.sequences = {
             name: encode(
                 tokenizer,

@@ -11,7 +11,7 @@ a question without one. Since there is no padding, softmax is over a sequence's 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypedDict, cast
 
 import numpy as np
@@ -37,26 +37,22 @@ from cloze.model.tasks.features import (
     tokenize,
 )
 from cloze.model.tasks.squad import (
+    Answers,
+    answers_in,
     best_null_threshold,
     by_answerability,
     f1_v2,
+    is_flagged,
     kept_golds,
     means,
     score_v1,
     score_v2,
 )
-from cloze.model.tasks.task_table import TaskTable
+from cloze.model.tasks.task_table import TaskTable, is_missing
 
 SHOWN_PLACES = 3
 
 # N windows, Q questions, P context tokens of all windows, S tokens of a sequence
-
-
-class Answers(TypedDict):
-    """The gold answers to one question, in SQuAD's form."""
-
-    text: list[str]
-    answer_start: list[int]
 
 
 @dataclass(frozen=True)
@@ -125,14 +121,7 @@ class SpanSplit:
         self.config = config
         self.impossible = [bool(flag) for flag in table.columns.get("is_impossible", [])]
         nothing: JsonValue = {"text": [], "answer_start": []}
-        column = table.columns.get("answers", [nothing] * len(table))
-        for row, answers in enumerate(column):
-            if not isinstance(answers, dict) or set(answers) != {"text", "answer_start"}:
-                raise UsageError(
-                    f"{table.place(row)}: answers is {answers!r}, expected the lists text and "
-                    "answer_start"
-                )
-        self.answers = cast(list[Answers], list(column))
+        self.answers = cast(list[Answers], table.columns.get("answers", [nothing] * len(table)))
         numbers: dict[str, int] = {}
         contexts = table.texts("context")
         self.context = np.array([numbers.setdefault(text, len(numbers)) for text in contexts])
@@ -262,6 +251,50 @@ class Spans(Problem):
     reads: ClassVar = "tokens"
     head_dropout: ClassVar[bool] = False
     outputs = 2
+
+    @classmethod
+    def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
+        """The table with answers as `Answers`, flags as booleans and ids as text.
+
+        A question marked impossible has no answer, whatever the file gives it. A file in which no
+        question has an answer or is marked impossible is unlabelled.
+        """
+        columns = {**table.columns}
+        if table.has("id"):
+            columns["id"] = [
+                f"row {row}" if is_missing(value) else str(value)
+                for row, value in enumerate(columns["id"])
+            ]
+        if not table.has("answers") and not table.has("is_impossible"):
+            return replace(table, columns=columns)
+        nothing = [None] * len(table)
+        flags = [
+            is_flagged(value, where=table.place(row))
+            for row, value in enumerate(columns.get("is_impossible", nothing))
+        ]
+        answers = [
+            Answers(text=[], answer_start=[]) if flag else answers_in(value, where=table.place(row))
+            for row, (value, flag) in enumerate(
+                zip(columns.get("answers", nothing), flags, strict=True)
+            )
+        ]
+        if not any(flags) and not any(found["text"] for found in answers):
+            return table.without(("answers", "is_impossible"))
+        for row, (found, flag) in enumerate(zip(answers, flags, strict=True)):
+            if flag is False and not found["text"]:
+                raise UsageError(
+                    f"{table.place(row)}: no answer, but is_impossible is false; give one, or set "
+                    "is_impossible = true"
+                )
+        columns["answers"] = cast(list[JsonValue], answers)
+        if table.has("is_impossible"):
+            columns["is_impossible"] = [bool(flag) for flag in flags]
+        return replace(table, columns=columns)
+
+    def _read(self) -> None:
+        for table in self._tables.values():
+            for name in self.required:
+                table.texts(name)
 
     def _encode(self, tokenizer: SubwordTokenizer) -> None:
         self._splits = {

@@ -1,8 +1,8 @@
-"""SQuAD's official scores: exact match, F1, and the best threshold for an answer.
+"""SQuAD's answers, and its official scores: exact match, F1, the best threshold for an answer.
 
-In:  gold answers and predictions.
-Out: scores as fractions, identical to evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016,
-     2018).
+In:  gold answers, as converters write them; predictions.
+Out: gold answers in SQuAD's form; scores as fractions, identical to evaluate-v1.1.py and
+     evaluate-v2.0.py (Rajpurkar et al. 2016, 2018).
 
 The versions differ: 1.1 scores an empty prediction by word overlap, which is 0; 2.0 uses [""] as
 the gold answers of an unanswerable question, and drops gold answers that normalise to nothing.
@@ -13,6 +13,65 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import compress
+from typing import TypedDict
+
+from pydantic import JsonValue
+
+from cloze.artifacts.errors import UsageError
+from cloze.model.tasks.task_table import is_missing
+
+FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+"""Spellings of `is_impossible`."""
+
+
+class Answers(TypedDict):
+    """The gold answers to one question, in SQuAD's form."""
+
+    text: list[str]
+    answer_start: list[int]
+
+
+def is_flagged(cell: JsonValue, *, where: str) -> bool | None:
+    """A cell of `is_impossible`; None if it is empty."""
+    if is_missing(cell):
+        return None
+    flag = FLAGS.get(str(cell).strip().lower())
+    if flag is None:
+        raise UsageError(f"{where}: is_impossible is {cell!r}, expected true or false")
+    return flag
+
+
+def answers_in(cell: JsonValue, *, where: str) -> Answers:
+    """The answers in a cell: lists `text` and `answer_start`, a list of such pairs, or one pair.
+
+    Placeholders without text are no answers.
+    """
+    wrong = UsageError(
+        f"{where}: answers is {cell!r:.200}, expected "
+        '{"text": ["…"], "answer_start": [0]}, with as many starts as texts'
+    )
+    pairs: list[JsonValue] = [] if is_missing(cell) else [cell]
+    if isinstance(cell, list):
+        pairs = cell
+    found = Answers(text=[], answer_start=[])
+    for pair in pairs:
+        if not isinstance(pair, dict) or not {"text", "answer_start"} <= pair.keys():
+            raise wrong
+        texts, starts = (
+            value if isinstance(value, list) else [] if value is None else [value]
+            for value in (pair["text"], pair["answer_start"])
+        )
+        if len(texts) != len(starts):
+            raise wrong
+        for text, start in zip(texts, starts, strict=True):
+            if is_missing(text):
+                continue
+            if not isinstance(text, str) or not re.fullmatch(r"-?\d+(\.0)?", str(start)):
+                raise wrong
+            found["text"].append(text)
+            found["answer_start"].append(int(float(str(start))))
+    return found
+
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = frozenset(string.punctuation)

@@ -14,7 +14,8 @@ count as well.
 """
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, cast
@@ -28,14 +29,27 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on, ragged_indices
 from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
-from cloze.model.tasks.classification import measure
+from cloze.model.tasks.classification import label_order, measure
 from cloze.model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, tokenize
-from cloze.model.tasks.task_table import TaskTable
+from cloze.model.tasks.task_table import TaskTable, is_missing
 
 Entity = tuple[int, int, str]
 """First word, last word, type."""
 
 ENTITY_F1 = "entity_f1"
+
+MARKED = re.compile(r"[BIESLUMW]-.+")
+"""A tag that marks an entity."""
+
+MEANT = re.compile(r"(?i:[BIESLUMW][-_.:/].+|.+[-_.:/][BIESLUMW])")
+"""A tag that seems to be meant so: `B_PER`, `b-per`, `PER-B`."""
+
+OUTSIDE = ("O", "o", "0", "OUT", "_")
+
+SAME_PREFIX = {"M": "I", "W": "S"}
+"""BMES and BMEW name the middle of an entity and a single word otherwise than IOBES."""
+
+SHOWN_TAGS = 5
 
 
 class Tagging(Problem):
@@ -47,16 +61,35 @@ class Tagging(Problem):
     default_metrics: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar = "tokens"
 
-    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+    def _read(self) -> None:
         config, tables = self.config, self._tables
         read = {name: sentences_of(table) for name, table in tables.items()}
         self.words = {name: words for name, (words, _) in read.items()}
         self.tags = {name: tags for name, (_, tags) in read.items() if tags is not None}
         self.labels = config.labels
         if not self.labels:
+            named = tables["train"].class_names.get("tags", ())
             lists = (tags for tags in tables["train"].every("tags") if isinstance(tags, list))
-            self.labels = tuple(sorted({str(tag) for tag in chain.from_iterable(lists)}))
+            found = {str(tag) for tag in chain.from_iterable(lists)}
+            self.labels = named or label_order(found)
+            if not config.metrics:
+                self._refuse_odd_tags(found)
         self.outputs = len(self.labels)
+        for name, tags in self.tags.items():
+            for row, of_row in enumerate(tags):
+                if unknown := set(of_row).difference(self.labels):
+                    raise UsageError(
+                        f"{tables[name].place(row)}: unknown tag {min(unknown)!r}, expected one of "
+                        f"{', '.join(self.labels)}"
+                    )
+
+    def known_metrics(self) -> tuple[str, ...]:
+        """Those of words; of entities as well, if the tags mark some."""
+        entity = (ENTITY_F1,) if is_entity_scheme(self.labels) else ()
+        return (*entity, "accuracy", "f1_macro", "f1_micro")
+
+    def _encode(self, tokenizer: SubwordTokenizer) -> None:
+        config, tables = self.config, self._tables
         numbers = {label: number for number, label in enumerate(self.labels)}
         self.sequences = {}
         self._places: dict[str, Ragged] = {}
@@ -84,12 +117,6 @@ class Tagging(Problem):
             self._places[name] = Ragged(places, words)
             if name not in self.tags:
                 continue
-            for row, tags in enumerate(self.tags[name]):
-                if unknown := [tag for tag in tags if tag not in numbers]:
-                    raise UsageError(
-                        f"{table.place(row)}: unknown tag {unknown[0]!r}, expected one of "
-                        f"{', '.join(self.labels)}"
-                    )
             targets = [numbers[tag] for tag in chain.from_iterable(self.tags[name])]
             self._targets[name] = Ragged(np.array(targets, np.int64), words)
 
@@ -100,6 +127,19 @@ class Tagging(Problem):
             return self.config.metrics
         entity = is_entity_scheme(self.labels)
         return (ENTITY_F1, "accuracy") if entity else ("accuracy", "f1_macro")
+
+    def _refuse_odd_tags(self, found: Collection[str]) -> None:
+        """Refuse tags that mark no entity beside others that do: a slip would change the metric."""
+        odd = odd_tags(found)
+        if not odd:
+            return
+        table, tags = self._tables["train"], self.tags["train"]
+        row = next((row for row, of_row in enumerate(tags) if odd[0] in of_row), 0)
+        raise UsageError(
+            f"{table.place(row)}: tag {odd[0]!r} in this sentence ({len(odd)} such tags: "
+            f"{' '.join(odd[:SHOWN_TAGS])}), but others mark entities; expected O, B-X and I-X, "
+            'or IOBES: correct it, or set metrics = ["accuracy"] if tags are classes of words'
+        )
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Lists of tags."""
@@ -157,7 +197,10 @@ def sentences_of(table: TaskTable) -> tuple[list[list[str]], list[list[str]] | N
     words: list[list[str]] = []
     for row, cell in enumerate(table.columns["words"]):
         if not isinstance(cell, list) or not cell:
-            raise UsageError(f"{table.place(row)}: words is {cell!r}, expected a list of words")
+            raise UsageError(
+                f"{table.place(row)}: words is {cell!r:.100}, expected a list of words, as in "
+                ".jsonl or .parquet, or CoNLL's columns in a .conll"
+            )
         words.append([well_formed(str(word)) for word in cell])
     if not table.has("tags"):
         return words, None
@@ -167,6 +210,10 @@ def sentences_of(table: TaskTable) -> tuple[list[list[str]], list[list[str]] | N
             raise UsageError(
                 f"{table.place(row)}: {len(words[row])} words, but tags is {cell!r}; "
                 "expected one tag per word"
+            )
+        if any(is_missing(tag) for tag in cell):
+            raise UsageError(
+                f"{table.place(row)}: a word without a tag in {cell!r}; expected one tag per word"
             )
         tags.append([str(tag) for tag in cell])
     return words, tags
@@ -263,7 +310,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     before = ("O", "")
     for place, tag in enumerate([*tags, "O"]):
         prefix, _, kind = tag.partition("-")
-        now = (prefix, kind)
+        now = (SAME_PREFIX.get(prefix, prefix), kind)
         if start is not None and _ends(before, now):
             found.append((start, place - 1, before[1]))
             start = None
@@ -276,7 +323,16 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 def is_entity_scheme(tags: Sequence[str]) -> bool:
     """Whether a tag set marks entities (O, B-X, I-X, …) rather than word classes."""
     marked = [tag for tag in tags if tag != "O"]
-    return bool(marked) and all(tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") for tag in marked)
+    return bool(marked) and all(MARKED.fullmatch(tag) for tag in marked)
+
+
+def odd_tags(tags: Collection[str]) -> list[str]:
+    """The tags that mark no entity, if some others do or are meant to."""
+    marked = {tag for tag in tags if tag != "O"}
+    odd = sorted(tag for tag in marked if not MARKED.fullmatch(tag))
+    meant = [tag for tag in odd if MEANT.fullmatch(tag)]
+    outside = any(tag in OUTSIDE for tag in tags)
+    return odd if len(odd) < len(marked) or (outside and len(meant) > len(odd) / 2) else []
 
 
 def _ends(before: tuple[str, str], now: tuple[str, str]) -> bool:

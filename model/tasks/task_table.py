@@ -1,31 +1,23 @@
-"""A task's file as a table: columns under our names, and the line of each row.
+"""A task's rows as a table: columns under our names, and the line of each row.
 
-In:  a path (CSV, TSV, JSON lines, Parquet, SQuAD's JSON, CoNLL) or a Hugging Face data set, and the
-     columns that the task needs from it.
+In:  rows, as model/tasks/table_files.py and model/tasks/conll.py read them from files, and the
+     columns that the task needs from them.
 Out: `TaskTable`, which knows file and line of every row for messages; and notes on anything in a
      task's tables that makes its scores less meaningful.
 
-`.csv` is quoted as in RFC 4180. `.tsv` is not quoted at all, as in GLUE, where a quotation mark is
-part of the text. A byte order mark is dropped. Skipped rows are counted.
+The columns of a table are those of all its rows together. A cell that a row lacks is None: each
+family says what that means, or refuses the row with its line.
 """
 
-import csv
-import io
-import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import JsonValue
 
-from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import well_formed
-from cloze.model.config import DATASETS_PREFIX
 
 Row = Mapping[str, JsonValue]
 
@@ -37,7 +29,12 @@ SHOWN_LABELS = 5
 INPUTS = ("text_a", "text_b", "words", "context", "question", "endings")
 """Columns that a model reads; two rows that agree in all of them are the same example."""
 
-DOCUMENT_START = "-DOCSTART-"
+
+def is_missing(cell: JsonValue) -> bool:
+    """Whether a cell holds nothing: null, not a number, or blank text."""
+    if isinstance(cell, float) and math.isnan(cell):
+        return True
+    return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,10 @@ class TaskTable:
     """The table that this one was sampled from, for its set of labels; None: not a sample."""
 
     remarks: tuple[str, ...] = ()
-    """Remarks for the report: rows left out, or held out."""
+    """Remarks for the report: rows left out, or held out; how the file was decoded."""
+
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Columns whose classes the file names, in their order (`ClassLabel` of `datasets`)."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -71,6 +71,10 @@ class TaskTable:
         """The column `name`, whose values must be strings."""
         texts = []
         for row, value in enumerate(self.columns[name]):
+            if value is None:
+                raise UsageError(
+                    f"{self.place(row)}: no {name}, expected text; fill it in, or remove the row"
+                )
             if not isinstance(value, str):
                 raise UsageError(
                     f"{self.place(row)}: {name} is {value!r}, expected text; correct the row"
@@ -87,13 +91,19 @@ class TaskTable:
         return TaskTable(
             self.path,
             {name: [values[row] for row in rows] for name, values in self.columns.items()},
-            tuple(self.lines[row] for row in rows) if self.lines else (),
+            # rows are numbered from 1 in a file without lines
+            tuple(self.lines[row] if self.lines else row + 1 for row in rows),
+            class_names=self.class_names,
         )
+
+    def remarked(self, *remarks: str) -> "TaskTable":
+        """The table with further remarks."""
+        return replace(self, remarks=(*self.remarks, *remarks)) if remarks else self
 
     def without(self, names: Sequence[str]) -> "TaskTable":
         """The table without these columns."""
         kept = {name: values for name, values in self.columns.items() if name not in names}
-        return TaskTable(self.path, kept, self.lines, remarks=self.remarks)
+        return replace(self, columns=kept, whole=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +122,9 @@ class Wanted:
     skip_short_rows: bool = False
     """Count and drop rows with too few columns instead of refusing the file (QQP has some)."""
 
+    sentences: bool = False
+    """Whether a row is a sentence, which text files hold in CoNLL's columns."""
+
     def in_file(self, name: str) -> str:
         """The file's name of our column `name`."""
         return self.names.get(name, name)
@@ -126,6 +139,11 @@ class Wanted:
         """Our names of the wanted columns among those `found` in a file, with the file's names."""
         present = {}
         for name in (*self.required, *self.optional):
+            if found.count(self.in_file(name)) > 1:
+                raise UsageError(
+                    f"{path}: {found.count(self.in_file(name))} columns named "
+                    f"{self.in_file(name)!r}, expected one for {name}; rename the others"
+                )
             if self.in_file(name) in found:
                 present[name] = self.in_file(name)
             elif name in self.required:
@@ -138,216 +156,33 @@ class Wanted:
 
 
 def tabulated(
-    path: str, rows: Sequence[Row], wanted: Wanted, *, lines: tuple[int, ...] = ()
+    path: str,
+    rows: Sequence[Row],
+    wanted: Wanted,
+    *,
+    lines: tuple[int, ...] = (),
+    class_names: Mapping[str, tuple[str, ...]] | None = None,
 ) -> TaskTable:
-    """The wanted columns of `rows`; `lines` are their line numbers, for messages."""
+    """The wanted columns of `rows`; `lines` are their line numbers, for messages.
+
+    The columns are those of all rows together. A cell that a row lacks is None, and an optional
+    column without any value is left out. `class_names`: by the file's names of the columns.
+    """
     if not rows:
         raise UsageError(f"{path}: no rows, expected labelled examples")
-    present = wanted.present(path, list(rows[0])).items()
-    return TaskTable(path, {our: [row.get(their) for row in rows] for our, their in present}, lines)
-
-
-def read_table(path: str, wanted: Wanted) -> TaskTable:
-    """The wanted columns of `path`; the error for a missing one lists the columns present."""
-    if path.startswith(DATASETS_PREFIX):
-        try:
-            from datasets import load_dataset
-        except ImportError:
-            raise UsageError(f"{path}: needs the package datasets; pip install datasets") from None
-        name, config, split = [*path.removeprefix(DATASETS_PREFIX).split(":"), "", ""][:3]
-        found = load_dataset(name, config or None, split=split or "train")
-        return tabulated(path, found.to_list(), wanted)
-    suffix = Path(path).suffix.lower()
-    if suffix not in READERS:
-        raise UsageError(
-            f"{path}: unknown kind of task file {suffix!r}, expected one of {' '.join(READERS)}"
-        )
-    try:
-        content = filesystem.read_bytes(path)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such task file") from None
-    return READERS[suffix](path, content, wanted)
-
-
-def read_delimited(path: str, content: bytes, wanted: Wanted) -> TaskTable:
-    """CSV or TSV, whose first line names the columns unless `wanted` numbers them."""
-    records = _records(path, _decoded(path, content))
-    header: list[str] = []
-    if wanted.headless:
-        missing = [name for name in wanted.required if name not in wanted.names]
-        if missing:
-            raise UsageError(
-                f"{path}: columns are numbered, but none is given for {', '.join(missing)}"
-            )
-        places = {name: int(number) for name, number in wanted.names.items() if number}
-    else:
-        _, header = next(records, (0, header))
-        if not header:
-            raise UsageError(f"{path}: empty file, expected a header line and rows")
-        present = wanted.present(path, header)
-        places = {name: header.index(theirs) for name, theirs in present.items()}
-    fewest, most = max(places.values()) + 1, len(header)
-    columns: dict[str, list[JsonValue]] = {name: [] for name in places}
-    lines, skipped = [], 0
-    for line, record in records:
-        if record in ([], [""]):
-            continue
-        most = most or len(record)  # without a header, the first row sets the number of columns
-        if len(record) > most or (len(record) < fewest and not wanted.skip_short_rows):
-            # Too many columns: a separator within a text has shifted them.
-            bound = f"{most} as in the first line" if len(record) > most else f"at least {fewest}"
-            raise UsageError(
-                f"{path}:{line}: {len(record)} columns, expected {bound}; a .tsv is read without "
-                "quoting, a .csv with it: rename the file if need be"
-            )
-        if len(record) < fewest:
-            skipped += 1
-            continue
-        lines.append(line)
-        for name, place in places.items():
-            columns[name].append(record[place])
-    if not lines:
-        raise UsageError(f"{path}: no rows, expected labelled examples")
-    left_out = f"{path}: {skipped} rows with too few columns are left out"
-    return TaskTable(path, columns, tuple(lines), remarks=(left_out,) if skipped else ())
-
-
-def _records(path: str, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Number and fields of every record."""
-    if path.lower().endswith(".tsv"):
-        for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
-            yield number, line.rstrip("\r\n").split("\t")
-        return
-    number = 0
-    try:
-        for record in csv.reader(io.StringIO(text, newline=""), strict=True):
-            number += 1
-            yield number, record
-    except csv.Error as error:
-        raise UsageError(
-            f"{path}: record {number + 1}: {error}; a .csv is quoted as in RFC 4180, "
-            "name the file .tsv if its quotation marks are text"
-        ) from None
-
-
-def read_json_lines(path: str, content: bytes, wanted: Wanted) -> TaskTable:
-    """One JSON object per line."""
-    rows: list[Row] = []
-    lines = []
-    for number, line in enumerate(_decoded(path, content).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UsageError(
-                f"{path}:{number}: not JSON: {error}; expected one object per line"
-            ) from None
-        if not isinstance(row, dict):
-            raise UsageError(
-                f"{path}:{number}: {type(row).__name__}, expected one JSON object per line"
-            )
-        rows.append(row)
-        lines.append(number)
-    return tabulated(path, rows, wanted, lines=tuple(lines))
-
-
-def read_squad(path: str, content: bytes, wanted: Wanted) -> TaskTable:
-    """SQuAD's JSON, versions 1.1 and 2.0: one row per question.
-
-    A file in which no question has an answer or is marked impossible is unlabelled.
-    """
-    try:
-        rows: list[dict[str, JsonValue]] = [
-            {
-                "id": str(question["id"]),
-                "title": article.get("title", ""),
-                "question": question["question"],
-                "context": paragraph["context"],
-                "answers": {
-                    key: [answer[key] for answer in question.get("answers", [])]
-                    for key in ("text", "answer_start")
-                },
-                "is_impossible": bool(question.get("is_impossible", False)),
-            }
-            for article in json.loads(_decoded(path, content))["data"]
-            for paragraph in article["paragraphs"]
-            for question in paragraph["qas"]
-        ]
-        nothing: JsonValue = {"text": [], "answer_start": []}
-        if all(row["answers"] == nothing and not row["is_impossible"] for row in rows):
-            for row in rows:
-                del row["answers"], row["is_impossible"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path}: not SQuAD JSON ({type(error).__name__}: {error}); expected data → "
-            "paragraphs → qas; one JSON object per line belongs in a .jsonl"
-        ) from None
-    return tabulated(path, rows, wanted)
-
-
-def read_conll(path: str, content: bytes, wanted: Wanted) -> TaskTable:
-    """The CoNLL shared tasks' column format: one word per line, blank lines between sentences.
-
-    One row per sentence: words, tags, and the number of its document (`-DOCSTART-` begins one). The
-    word is in the first column and the tag in the last, unless `columns` numbers them differently.
-    """
-    names = wanted.names
-    word_column, tag_column = int(names.get("words", "0")), int(names.get("tags", "-1"))
-    rows: list[Row] = []
-    document = 0
-    numbered = enumerate(_decoded(path, content).split("\n"), start=1)
-    for has_words, group in groupby(numbered, key=lambda line: bool(line[1].split())):
-        if not has_words:
-            continue
-        lines = list(group)
-        sentence = [line.split() for _, line in lines]
-        if sentence[0][0] == DOCUMENT_START:
-            document += 1
-            continue
-        widths = {len(fields) for fields in sentence}
-        if len(widths) > 1 or min(widths) < 2:
-            raise UsageError(
-                f"{path}:{lines[0][0]}: lines of {sorted(widths)} columns in one sentence, "
-                "expected a word and its tags on every line"
-            )
-        rows.append(
-            {
-                names.get("words", "words"): [fields[word_column] for fields in sentence],
-                names.get("tags", "tags"): [fields[tag_column] for fields in sentence],
-                "document": document,
-            }
-        )
-    return tabulated(path, rows, wanted)
-
-
-def read_parquet(path: str, content: bytes, wanted: Wanted) -> TaskTable:
-    """A Parquet file."""
-    try:
-        rows = pq.read_table(pa.BufferReader(content)).to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path}: not a readable Parquet file: {error}") from None
-    return tabulated(path, rows, wanted)
-
-
-READERS: Mapping[str, Callable[[str, bytes, Wanted], TaskTable]] = {
-    ".csv": read_delimited,
-    ".tsv": read_delimited,
-    ".jsonl": read_json_lines,
-    ".json": read_squad,
-    ".parquet": read_parquet,
-    ".conll": read_conll,
-    ".txt": read_conll,
-}
-
-
-def _decoded(path: str, content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path}: not UTF-8 at byte {error.start}; convert it, for example with iconv -t UTF-8"
-        ) from None
+    found = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {
+        our: [row.get(their) for row in rows] for our, their in wanted.present(path, found).items()
+    }
+    kept = {
+        our: values
+        for our, values in columns.items()
+        if our in wanted.required or any(value is not None for value in values)
+    }
+    names = {our: (class_names or {}).get(wanted.in_file(our), ()) for our in kept}
+    return TaskTable(
+        path, kept, lines, class_names={our: known for our, known in names.items() if known}
+    )
 
 
 def data_notes(tables: Mapping[str, TaskTable]) -> Iterator[str]:

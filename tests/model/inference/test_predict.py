@@ -20,7 +20,8 @@ from cloze.model.hugging_face.source import open_source
 from cloze.model.inference import predict
 from cloze.model.inference.export import export_task
 from cloze.model.inference.predict import load_predictor
-from cloze.model.tasks.task_table import Wanted, read_table
+from cloze.model.tasks.table_files import read_table
+from cloze.model.tasks.task_table import Wanted
 from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
 
 WORDS = ["list", "array", "name", "value", "of"]

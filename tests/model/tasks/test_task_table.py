@@ -13,7 +13,8 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.store import commit, put_bytes
 from cloze.model.config import TaskConfig
 from cloze.model.tasks.problems import load_tables
-from cloze.model.tasks.task_table import TaskTable, Wanted, data_notes, read_table
+from cloze.model.tasks.table_files import read_table
+from cloze.model.tasks.task_table import TaskTable, Wanted, data_notes
 from tests.model.task_builders import stage_table, write_lines
 
 TEXT = Wanted(required=("text_a",), optional=("label",))
@@ -75,10 +76,15 @@ def test_columns_may_have_other_names_or_numbers(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", r"a\.jsonl:1: list, expected one JSON object"),
         ("a.tsv", "text_a\tlabel\n", r"no rows, expected labelled examples"),
         ("a.tsv", "", r"empty file"),
-        ("a.tsv", b"text_a\nZ\xfcrich\n", r"not UTF-8 at byte 8.*iconv"),
+        ("a.tsv", b"text_a\n\xcf\xf0\xe8\xe2\xe5\xf2\n", r"a\.tsv:2: not UTF-8 at byte 7.*iconv"),
+        ("a.tsv", "text_a\nZürich\n".encode() + b"Z\xfcrich\n", r"a\.tsv:3: not UTF-8 at byte 16"),
         ("a.xlsx", "", r"unknown kind of task file '\.xlsx'"),
         ("a.parquet", "no", r"not a readable Parquet file"),
-        ("a.json", '{"paragraphs": []}', r"not SQuAD JSON"),
+        ("a.json", '{"paragraphs": []}', r"no column 'text_a' for text_a, only paragraphs"),
+        ("a.json", "[1]", r"a\.json: expected a list of objects"),
+        ("a.json", "{", r"a\.json: not JSON"),
+        ("a.txt", "the O\n", r"the ending \.txt means CoNLL's columns, which are for tagging"),
+        ("a.csv", "text_a,label,label\nx,1,2\n", r"2 columns named 'label', expected one"),
     ],
 )
 def test_bad_files_are_named_with_place_and_remedy(
@@ -106,7 +112,7 @@ def test_unpaired_surrogates_from_json_become_question_marks(tmp_path: Path) -> 
 
 def test_a_text_that_is_no_text_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text_a": "x"}\n\n{"text_a": null}\n')
-    with pytest.raises(UsageError, match=r"a\.jsonl:3: text_a is None, expected text"):
+    with pytest.raises(UsageError, match=r"a\.jsonl:3: no text_a, expected text"):
         read_table(path, TEXT).texts("text_a")
 
 
@@ -124,20 +130,20 @@ Blackburn NNP I-NP I-PER
 
 def test_conll_columns_become_sentences_with_their_documents(tmp_path: Path) -> None:
     path = write(tmp_path / "eng.conll", CONLL)
-    wanted = Wanted(required=("words",), optional=("tags", "document"))
+    wanted = Wanted(required=("words",), optional=("tags", "document"), sentences=True)
     assert read_table(path, wanted).columns == {
         "words": [["EU", "rejects"], ["Peter", "Blackburn"]],
         "tags": [["B-ORG", "O"], ["B-PER", "I-PER"]],
         "document": [1, 2],
     }
-    pos = Wanted(required=("words", "tags"), names={"words": "0", "tags": "1"})
+    pos = Wanted(required=("words", "tags"), names={"words": "0", "tags": "1"}, sentences=True)
     assert read_table(path, pos).columns["tags"] == [["NNP", "VBZ"], ["NNP", "NNP"]]
 
 
 def test_a_conll_line_without_tag_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "a B\nb I\n\nc O\nd\n")
-    with pytest.raises(UsageError, match=r"a\.conll:4: lines of \[1, 2\] columns"):
-        read_table(path, Wanted(required=("words",)))
+    with pytest.raises(UsageError, match=r"a\.conll:5: lines of \[1, 2\] columns"):
+        read_table(path, Wanted(required=("words",), sentences=True))
 
 
 def test_glue_counts_are_the_official_ones(shared_data: Path) -> None:
