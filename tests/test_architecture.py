@@ -48,14 +48,14 @@ SINGLE_MODULES = {
     "flows": CONFIGS | {"cloze.model.hardware"},
     "cloze": CONFIGS
     | {
-        "cloze.pipeline.readers.compression",
+        *(f"cloze.pipeline.readers.{name}" for name in ("compression", "documents", "structure")),
+        *(f"cloze.pipeline.readers.{name}" for name in ("input_shards", "tables")),
         "cloze.pipeline.runner.beam",
         "cloze.pipeline.text.texts",
     },
 }
 """The configurations; plans know what this machine's arithmetic is, and the face sees samples of a
-corpus in the streams that its readers see, and its passages, and asks Beam which options it
-knows."""
+corpus through its readers, and its passages, and asks Beam which options it knows."""
 
 FORBIDDEN = {
     "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},

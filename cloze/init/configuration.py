@@ -289,6 +289,8 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         f"machine's {cores()} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
         f"or ${forecast.engine.cost(RatesConfig()):,.2f} on Dataflow; `cloze plan` has the details"
     )
+    if found.why_field:
+        yield f'text_field = "{found.text_field}": {found.why_field}'
     if found.html:
         yield "html = true: the samples contain HTML entities and tags"
     if found.line_break:

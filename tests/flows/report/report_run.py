@@ -159,10 +159,7 @@ TASK = {
             "standard_error": 0.006,
             "paired": True,
             "seeds": 3,
-            "interval": (0.027, 0.079),
-            "p_value": 0.0126,
-            "corrected": 0.0126,
-            "outcome": "win",
+            "wins": True,
             "statement": "wins",
         }
     ],
