@@ -123,9 +123,9 @@ class SubwordTokenizer(ABC):
         """The `tokenizers` pipeline without padding or truncation."""
 
     @property
-    def prepares_corpora(self) -> bool:
-        """Whether the stage `tokens` can compute the same ids; it does so with `tokenizers`."""
-        return True
+    def has_fast_form(self) -> bool:
+        """Whether pipeline/tokenizer/wordpiece.py computes its ids; otherwise `tokenizers` does."""
+        return False
 
     def running(self, parts: Sequence[str]) -> list[str]:
         """Parts of a text, prepared to be encoded one by one with the ids of the whole."""
@@ -158,7 +158,8 @@ class SubwordTokenizer(ABC):
 class WordPieceTokenizer(SubwordTokenizer):
     """A WordPiece vocabulary and the options that affect ids.
 
-    Vocabularies learnt here only use `lowercase`; the other options occur in imported encoders.
+    Vocabularies learnt here use `lowercase` and `strip_accents`; the other options occur in
+    imported encoders.
     """
 
     strip_accents: bool | None = None
@@ -181,12 +182,13 @@ class WordPieceTokenizer(SubwordTokenizer):
         """Identity: tokenizers with equal digests give equal ids for every text."""
         parts = ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
         options = [self.strip_accents, self.split_chinese, [list(word) for word in self.added]]
-        return digest_of(parts if self.prepares_corpora else [*parts, options])
+        usual = self.strip_accents is None and self.split_chinese and not self.added
+        return digest_of(parts if usual else [*parts, options])
 
     @property
-    def prepares_corpora(self) -> bool:
-        """Whether no option other than `lowercase` is set: the fast implementation has no other."""
-        return self.strip_accents is None and self.split_chinese and not self.added
+    def has_fast_form(self) -> bool:
+        """Whether no option but those of case and accents is set."""
+        return self.split_chinese and not self.added
 
     @cached_property
     def backend(self) -> Tokenizer:
@@ -312,11 +314,13 @@ def bert_pipeline(
     return tokenizer
 
 
-def read_vocabulary(path: str | Path, *, lowercase: bool) -> SubwordTokenizer:
-    """Read a `tokenizer.json`, or a `vocab.txt`, which does not contain `lowercase`."""
+def read_vocabulary(
+    path: str | Path, *, lowercase: bool, strip_accents: bool | None = None
+) -> SubwordTokenizer:
+    """Read a `tokenizer.json`, or a `vocab.txt`, which does not contain the options."""
     if str(path).endswith(".json"):
         return read_tokenizer_json(path)
-    return read_vocab_txt(path, lowercase=lowercase)
+    return read_vocab_txt(path, lowercase=lowercase, strip_accents=strip_accents)
 
 
 def read_vocab_txt(

@@ -58,7 +58,12 @@ from cloze.pipeline.mlm.pairing import (
     pair_segments,
     read_bucket,
 )
-from cloze.pipeline.mlm.statistics import ExampleStatistics, count_examples, examples_summary
+from cloze.pipeline.mlm.statistics import (
+    ExampleStatistics,
+    alarms,
+    count_examples,
+    examples_summary,
+)
 from cloze.pipeline.readers.documents import MEGABYTE
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue, for_each
@@ -127,12 +132,22 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     copied = [
         put_bytes(table.output, tokens.read_bytes(name), name=name) for name in tokenizer.files()
     ]
+    every = [ExampleStatistics.read(entry) for entry in entries if _is_of_training(entry)]
+    text = tokens.manifest.statistics["splits"].get(TRAIN)
+    if text and every:
+        passes = stage.examples.copies * len(stage.examples.max_seq_lengths)
+        for alarm in alarms(sum(every, ExampleStatistics()), text, passes=passes):
+            say(f"warning: examples: {alarm}")
     statistics = {
         "tokenizer_digest": tokenizer.digest,
         "vocabulary_size": tokenizer.size,
         "splits": examples_summary(entries),
     }
     return commit(table, [*entries, *copied], statistics=statistics)
+
+
+def _is_of_training(entry: FileEntry) -> bool:
+    return bool(entry.statistics["split"] == TRAIN)
 
 
 def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> ExamplesRecipe:

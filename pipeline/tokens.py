@@ -17,12 +17,13 @@ are named. A summary of a few lines gives an example and a remedy for each reaso
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+from pydantic import JsonValue
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.arrays import offsets
@@ -76,6 +77,9 @@ HELD_OUT_OF_FEW = {
 }
 """Messages for corpora of few documents, by the `Division` rule applied."""
 
+MAX_UNKNOWN_SHARE = 0.005
+"""Of the tokens: more [UNK] than this calls for a remedy."""
+
 _REASONS = pa.array([reason.name.lower() for reason in Reason])
 
 ShuffleBackend = LocalSpill | BeamGroupByKey
@@ -110,8 +114,8 @@ def tokens_job(table: StageTable, stage: TokensStage, *, scratch: str = "") -> T
     """The facts that all workers of the stage share."""
     vocabulary = open_input(table, "vocabulary")
     tokenizer = read_tokenizer_json(vocabulary.path("tokenizer.json"))
-    if tokenizer.spaces_count:
-        say("tokens: byte-level BPE has no compiled implementation; using `tokenizers`, slower")
+    if not tokenizer.has_fast_form:
+        say("tokens: this tokenizer has no compiled implementation; using `tokenizers`, slower")
     return TokensJob(
         stage=stage,
         vocabulary=vocabulary.directory,
@@ -201,8 +205,11 @@ def _commit(
             f"{job.output}: of {counts.documents} documents read, {sum(kept.values())} were kept "
             f"and {lost} dropped; the engine's shuffle lost or duplicated some, use another engine"
         )
+    splits = {split: tokens_summary(found) for split, found in by_split.items()}
     for line in _account(counts, kept, dropped):
         say(f"tokens: {line}")
+    if TRAIN in splits and (unknown := unknown_tokens(splits[TRAIN])):
+        say(unknown)
     counts_V = occurrences([group for group in groups if group.split == TRAIN], job)
     counted = put_json(job.output, counts_V.tolist(), name="token_counts.json")
     return commit(
@@ -212,7 +219,7 @@ def _commit(
         statistics={
             "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
             "vocabulary_size": job.vocabulary_size,
-            "splits": {split: tokens_summary(found) for split, found in by_split.items()},
+            "splits": splits,
             "documents_read": counts.documents,
             "damaged_documents": counts.damaged,
             "dropped": {reason: found.documents for reason, found in dropped.items()},
@@ -264,6 +271,20 @@ def _account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Drop
             "by U+FFFD"
         )
     return lines
+
+
+def unknown_tokens(summary: Mapping[str, JsonValue]) -> str:
+    """What to say about the share of [UNK] in a split, if there is any."""
+    count, share = summary["unknown_tokens"], summary["unknown_share"]
+    if not isinstance(count, int) or not isinstance(share, float) or not count:
+        return ""
+    found = f"{share:.2%} of the training tokens are [UNK]"
+    if share < MAX_UNKNOWN_SHARE:
+        return f"tokens: {found}"
+    return (
+        f"warning: tokens: {found}: characters outside the vocabulary; learn one from this corpus "
+        "(without vocabulary.path), raise vocabulary.size, or drop documents in other scripts"
+    )
 
 
 def _with_names(lists: Iterable[str], files: Sequence[Sequence[str]]) -> Iterator[pa.RecordBatch]:

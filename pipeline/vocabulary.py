@@ -61,11 +61,14 @@ from cloze.pipeline.text.splits import (
     heldout_count,
 )
 from cloze.pipeline.text.texts import TextBlock, read_texts
-from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens
+from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens, is_isolated
 
-MAX_ALPHABET = 1000
-"""Most characters in the alphabet; words with rarer ones are left out. In a small vocabulary it is
-smaller, so that characters take up at most half of it."""
+USUAL_ALPHABET = 1000
+"""Characters in the alphabet if there are so many; words with rarer ones are left out."""
+
+UNCOVERED = 1e-4
+"""Share of the characters of the text that may be outside the alphabet: more than the usual number
+are taken, until they cover the rest. In any case they take up at most half of the vocabulary."""
 
 MIN_PAIR_COUNT = 2
 """Least count of a pair that is merged."""
@@ -85,12 +88,9 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
     config = stage.vocabulary
     if config.path:
-        tokenizer = read_vocabulary(config.path, lowercase=config.lowercase)
-        if not tokenizer.prepares_corpora:
-            raise UsageError(
-                f"{config.path}: handles accents, Chinese or added tokens differently from BERT; "
-                "preparing a corpus supports vocab.txt with vocabulary.lowercase only"
-            )
+        tokenizer = read_vocabulary(
+            config.path, lowercase=config.lowercase, strip_accents=config.strip_accents
+        )
     else:
         with scratch_directory(table.output) as scratch:
             paths = _sample(stage, Runner.of(table, options), scratch=scratch)
@@ -137,9 +137,11 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
             "corpus: no training document to learn a vocabulary from; "
             "check the paths, the readers and [cleaning]"
         )
-    words = count_words(pre_tokens, lowercase=config.lowercase)
+    words = count_words(pre_tokens, lowercase=config.lowercase, strip_accents=config.strip_accents)
     say(f"vocabulary: learning {config.size:,} word-pieces from {len(words):,} distinct words")
-    return WordPieceTokenizer(tuple(learn_pieces(words, size=config.size)), config.lowercase)
+    pieces = learn_pieces(words, size=config.size, most=config.alphabet)
+    strip_accents = None if config.strip_accents == config.lowercase else config.strip_accents
+    return WordPieceTokenizer(tuple(pieces), config.lowercase, strip_accents)
 
 
 def _sample(stage: VocabularyStage, runner: Runner, *, scratch: str) -> list[str]:
@@ -261,9 +263,13 @@ def candidate_bytes(paths: Sequence[str]) -> int:
     return sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
 
 
-def count_words(pre_tokens: Mapping[bytes, int], *, lowercase: bool) -> Counter[str]:
+def count_words(
+    pre_tokens: Mapping[bytes, int], *, lowercase: bool, strip_accents: bool | None = None
+) -> Counter[str]:
     """Count the BERT tokenizer's words from the counts of pre-tokens."""
-    pipeline = bert_pipeline(models.WordPiece(unk_token=UNK), lowercase=lowercase)
+    pipeline = bert_pipeline(
+        models.WordPiece(unk_token=UNK), lowercase=lowercase, strip_accents=strip_accents
+    )
     words: Counter[str] = Counter()
     for pre_token, count in pre_tokens.items():
         text = pre_token.decode("utf-8", "replace")
@@ -276,17 +282,37 @@ def count_words(pre_tokens: Mapping[bytes, int], *, lowercase: bool) -> Counter[
     return words
 
 
-def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
-    """Up to `size` word-pieces: special tokens, characters, then the best merges."""
-    # a character may need two pieces (start of a word, inside), and words need most of the room
-    most = min(MAX_ALPHABET, (size - len(SPECIAL_TOKENS)) // 4)
+def choose_alphabet(counts: Mapping[str, int], *, size: int, most: int = 0) -> list[str]:
+    """The characters for a vocabulary of `size` word-pieces, the most frequent first.
+
+    counts: the occurrences of each character. most: their number if there are so many; 0: chosen
+    so that they cover the text.
+    """
+    # ties are broken by code point
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    room = size - len(SPECIAL_TOKENS)
+    # a character may need two pieces (start of a word, inside), but not one that is always a word
+    pieces = np.array([1 + (not is_isolated(character)) for character in ranked])
+    if most:
+        return ranked[: min(most, int(np.searchsorted(np.cumsum(pieces), room, side="right")))]
+    usual = min(USUAL_ALPHABET, room // 4)
+    fitting = int(np.searchsorted(np.cumsum(pieces), room // 2, side="right"))
+    covered = np.cumsum([counts[character] for character in ranked])
+    needed = int(np.searchsorted(covered, (1 - UNCOVERED) * covered[-1])) + 1
+    return ranked[: max(usual, min(needed, fitting))]
+
+
+def learn_pieces(words: Mapping[str, int], *, size: int, most: int = 0) -> list[str]:
+    """Up to `size` word-pieces: special tokens, characters, then the best merges.
+
+    If the merges leave room, further characters fill it. most: see `choose_alphabet`.
+    """
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    # ties are broken by code point
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    alphabet = set(ranked[:most])
+    chosen = choose_alphabet(counts, size=size, most=most)
+    alphabet = set(chosen)
     known = {
         word: count
         for word, count in words.items()
@@ -305,7 +331,18 @@ def learn_pieces(words: Mapping[str, int], *, size: int) -> list[str]:
     # repeat each word by its count: the trainer takes text, not counts
     tokenizer.train_from_iterator((f"{word} " * known[word] for word in sorted(known)), trainer)
     ids = tokenizer.get_vocab()
-    return sorted(ids, key=ids.__getitem__)
+    pieces = sorted(ids, key=ids.__getitem__)
+    if not most and len(pieces) < size:
+        rest = sorted(
+            counts.keys() - set(pieces), key=lambda character: (-counts[character], character)
+        )
+        inner = {character for word in words for character in word[1:]}
+        for character in rest:
+            added = [character, *[f"{CONTINUATION}{character}"] * (character in inner)]
+            if len(pieces) + len(added) > size:
+                break
+            pieces += added
+    return pieces
 
 
 def _read(path: str) -> pa.Table:

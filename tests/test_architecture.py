@@ -45,17 +45,21 @@ BESIDE = ("cloze.demo", "cloze.paper")
 names of their modules, in tables such as `READERS`, `COMMANDS` and `FLOWS`."""
 
 SINGLE_MODULES = {
+    "model": {"cloze.pipeline.text.scripts"},
     "flows": CONFIGS | {"cloze.model.hardware"},
     "cloze": CONFIGS
     | {
-        *(f"cloze.pipeline.readers.{name}" for name in ("compression", "documents", "structure")),
-        *(f"cloze.pipeline.readers.{name}" for name in ("input_shards", "tables")),
+        "cloze.pipeline.readers.compression",
         "cloze.pipeline.runner.beam",
+        "cloze.pipeline.text.abbreviations",
+        "cloze.pipeline.text.scripts",
+        "cloze.pipeline.text.sentences",
         "cloze.pipeline.text.texts",
     },
 }
-"""The configurations; plans know what this machine's arithmetic is, and the face sees samples of a
-corpus through its readers, and its passages, and asks Beam which options it knows."""
+"""The configurations; baselines count words as the pipeline does; plans know what this machine's
+arithmetic is; and the face sees samples of a corpus in the streams that its readers see, cut as its
+splitter cuts, and its passages, and asks Beam which options it knows."""
 
 FORBIDDEN = {
     "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},

@@ -43,7 +43,11 @@ def refuse_contradictions(
     path = run.vocabulary.path
     if "vocabulary" in stages and path and is_local(path):
         try:
-            read_vocabulary(located(path), lowercase=run.vocabulary.lowercase)
+            read_vocabulary(
+                located(path),
+                lowercase=run.vocabulary.lowercase,
+                strip_accents=run.vocabulary.strip_accents,
+            )
         except (UsageError, OSError) as error:
             raise UsageError(
                 f"vocabulary.path = {path}: {error}; expected BERT's vocab.txt or tokenizer.json"
@@ -102,7 +106,11 @@ def _check_initial_encoder(run: RunConfig, vocabulary: str) -> None:
     if vocabulary:
         digest = open_artifact(vocabulary).manifest.statistics["tokenizer_digest"]
     elif path and is_local(path):
-        digest = read_vocabulary(located(path), lowercase=run.vocabulary.lowercase).digest
+        digest = read_vocabulary(
+            located(path),
+            lowercase=run.vocabulary.lowercase,
+            strip_accents=run.vocabulary.strip_accents,
+        ).digest
     elif path:
         return
     else:

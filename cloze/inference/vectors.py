@@ -47,6 +47,7 @@ from cloze.model.inference.passage_index import Vectors
 from cloze.options import PLACE, Place, vectors_directory
 from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
 from cloze.pipeline.readers.compression import stream
+from cloze.pipeline.text.scripts import has_no_spaces
 from cloze.pipeline.text.texts import read_passages
 
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
@@ -61,6 +62,9 @@ Nearest = Callable[..., list[list[passage_index.Hit]]]
 
 FIRST_WORDS = 12
 """Words at the start of a passage that are searched for to find its line."""
+
+CHARACTERS_PER_WORD = 2
+"""For scripts without spaces between words."""
 
 LARGEST_FILE = 1 << 28
 """Bytes; in larger files, lines are not determined."""
@@ -339,8 +343,7 @@ def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassa
         if filesystem.size_of(file) in range(LARGEST_FILE):
             content = b"".join(stream(file)).decode("utf-8", "replace")
         for passage in of_file:
-            words_there = map(re.escape, passage.text.split()[:FIRST_WORDS])
-            begins = re.compile(r"\s+".join(words_there)).search(content, place)
+            begins = beginning(passage.text).search(content, place)
             if begins is None:
                 yield PlacedPassage(file, None, passage.text)
                 continue
@@ -348,3 +351,15 @@ def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassa
             yield PlacedPassage(file, line, passage.text)
             line += content.count("\n", *begins.span())
             place = begins.end()
+
+
+def beginning(text: str) -> re.Pattern[str]:
+    """Finds the first words of a passage, whatever the white space between them in the file.
+
+    In scripts without spaces between words, a line may break between any two characters.
+    """
+    words_there = text.split()[:FIRST_WORDS]
+    if any(map(has_no_spaces, words_there)):
+        start = "".join(words_there)[: FIRST_WORDS * CHARACTERS_PER_WORD]
+        return re.compile(r"\s*".join(map(re.escape, start)))
+    return re.compile(r"\s+".join(map(re.escape, words_there)))

@@ -31,6 +31,7 @@ from cloze.flows.report.units import plural
 from cloze.init.corpus_samples import Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import LabelledFiles, labelled_files
+from cloze.init.language_rules import language_rules
 from cloze.options import PLACE, Place, model_directory
 
 Name = Annotated[str, Parameter(help="Name of the run; by default that of the corpus.")]
@@ -182,10 +183,16 @@ def configuration(
     # a larger share of few documents, otherwise none would be held out
     share = max(share, min(0.2, 20 / max(found.documents, 1)))
     others, copies = beside.tables(found)
+    rules = language_rules(found.texts)
+    tables = settings
+    if not settings:
+        tables = recipe(suitable).replace("[vocabulary]\n", f"[vocabulary]\n{rules.vocabulary}", 1)
+        tables = tables.replace("[examples]\n", f"[examples]\n{rules.examples}", 1)
+        tables = tables.replace("[pretrain]\n", f"[pretrain]\n{rules.pretrain}", 1)
     return (
         f"{_headline(found, name)}\n{sources_table(found, 'corpus', weight=copies)}\n{others}"
-        f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n\n"
-        f"{settings or recipe(suitable)}"
+        f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n"
+        f"{rules.corpus}\n{tables}"
     )
 
 
@@ -289,8 +296,6 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         f"machine's {cores()} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
         f"or ${forecast.engine.cost(RatesConfig()):,.2f} on Dataflow; `cloze plan` has the details"
     )
-    if found.why_field:
-        yield f'text_field = "{found.text_field}": {found.why_field}'
     if found.html:
         yield "html = true: the samples contain HTML entities and tags"
     if found.line_break:

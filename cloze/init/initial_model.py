@@ -113,11 +113,6 @@ class InitialModel:
                 f"{self.name}: its attention is {files.config.attention_direction}; expected a "
                 "masked language model, which is bidirectional"
             )
-        if not files.tokenizer.prepares_corpora:
-            raise UsageError(
-                f"{self.name}: its tokenizer differs from BERT's in stripping accents, splitting "
-                "Chinese or added tokens, which corpora do not support; choose another encoder"
-            )
         return files
 
     @property

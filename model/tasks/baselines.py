@@ -20,6 +20,7 @@ from cloze.artifacts.results import Baseline
 from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.retrieval import DEPTH, RetrievalTexts
 from cloze.model.tasks.task_table import TaskTable
+from cloze.pipeline.text.scripts import search_terms, spaced_terms
 
 Tables = Mapping[str, TaskTable]
 Predict = Callable[[TaskTable], list[Prediction]]
@@ -126,12 +127,9 @@ def bm25(train: TaskTable) -> Predict:
 
     def ranked(table: TaskTable) -> list[Prediction]:
         texts = RetrievalTexts(table)
-        words = bm25s.tokenize(texts.passages, stopwords=None, show_progress=False)
         index = bm25s.BM25(backend="numpy")
-        index.index(words, show_progress=False)
-        queries = bm25s.tokenize(
-            texts.queries, stopwords=None, return_ids=False, show_progress=False
-        )
+        index.index([*map(search_terms, texts.passages)], show_progress=False)
+        queries = map(search_terms, texts.queries)
         # The library's own ranking breaks ties arbitrarily, as of passages without any query word.
         # A query of single letters has no words at all.
         scores = (
@@ -182,7 +180,14 @@ def _words(table: TaskTable) -> Any:
     """[rows, features] hashed word unigrams and bigrams of each text."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    vectorizer = HashingVectorizer(ngram_range=(1, 2), alternate_sign=False)
+    vectorizer = HashingVectorizer(
+        ngram_range=(1, 2),
+        alternate_sign=False,
+        analyzer="word",
+        tokenizer=search_terms,
+        token_pattern=None,
+        lowercase=False,
+    )
     return vectorizer.transform(table.texts("text_a"))
 
 
@@ -190,7 +195,7 @@ def _overlaps(table: TaskTable) -> NDArray[np.float64]:
     """[rows, 4] common words as a share of all words, of A's and of B's; difference in length."""
     rows = []
     for text_a, text_b in zip(table.texts("text_a"), table.texts("text_b"), strict=True):
-        a, b = set(text_a.lower().split()), set(text_b.lower().split())
+        a, b = (set(spaced_terms(text)) for text in (text_a, text_b))
         common = len(a & b)
         rows.append(
             (

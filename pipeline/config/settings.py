@@ -18,14 +18,11 @@ READERS = {
     "text": "cloze.pipeline.readers.text:TEXT",
     "blank_line_text": "cloze.pipeline.readers.text:BLANK_LINE_TEXT",
     "sentence_lines": "cloze.pipeline.readers.text:SENTENCE_LINES",
-    "csv": "cloze.pipeline.readers.tables:CSV",
     "jsonl": "cloze.pipeline.readers.records:JSONL",
     "parquet": "cloze.pipeline.readers.records:PARQUET",
     "arrow": "cloze.pipeline.readers.records:ARROW",
     "wikiextractor": "cloze.pipeline.readers.wikipedia:WIKIEXTRACTOR",
     "mediawiki": "cloze.pipeline.readers.wikipedia:MEDIAWIKI",
-    "html": "cloze.pipeline.readers.web:HTML",
-    "warc": "cloze.pipeline.readers.web:WARC",
 }
 """The readers by their name in a configuration: `module:name`, imported on first use. To add a
 format, write a `Reader` in a module of its own and name it here."""
@@ -49,7 +46,7 @@ ReaderName = Annotated[
 class SourceConfig(GrownConfig):
     """One source of documents."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset({"exclude", "heldout_documents"})
+    later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_documents"})
 
     reader: ReaderName
     """Format of the source's files: the name of a reader."""
@@ -57,21 +54,15 @@ class SourceConfig(GrownConfig):
     path: str = ""
     """File, folder, glob or fsspec URL; empty for readers of `packages`."""
 
-    exclude: tuple[str, ...] = ()
-    """Files and folders to leave out, by name (`README.md`, `*.docx`) or, with a slash, by path
-    below `path` (`drafts/*`). Hidden ones are always left out."""
-
     packages: tuple[str, ...] = ()
     """Installed distributions whose docstrings are read (`docstrings` only)."""
 
     text_field: str = "text"
-    """Column or key that holds the text (`jsonl`, `csv`, `parquet`, `arrow`); `a.b` for the key `b`
-    within `a`. A list of strings is one text, each string a line."""
+    """Column or key that holds the text (`jsonl`, `parquet`, `arrow`)."""
 
     html: bool | None = None
-    """Decode HTML entities and `<br>` in the text, and reduce documents with other tags to what a
-    browser would show (needs the extra `web`). Default: only entities and `<br>`, and only for
-    `wikiextractor` and `mediawiki`; enable it for crawled JSON lines or tables."""
+    """Decode HTML entities and `<br>` in the text. Default: only for `wikiextractor` and
+    `mediawiki`; enable it for crawled JSON lines or tables."""
 
     line_break: LineBreak | None = None
     """Meaning of a line break: the end of a `sentence`, the end of a `paragraph`, or `detect`:
@@ -102,8 +93,10 @@ class SourceConfig(GrownConfig):
         return self
 
 
-class CorpusConfig(Config):
+class CorpusConfig(GrownConfig):
     """The documents, and the share of them to hold out."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"abbreviations"})
 
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """The sources, in order of precedence: of duplicate documents the first source's is kept."""
@@ -121,15 +114,31 @@ class CorpusConfig(Config):
     documents, this share of the sentences is held out from the end of each. Not in the paper,
     which reports pre-training loss on training data."""
 
+    abbreviations: tuple[str, ...] = ()
+    """Abbreviations of the corpus's language that do not end a sentence, without their last full
+    stop and up to 8 bytes long, in addition to the English ones; `0` stands for numbers of one or
+    two digits (ordinals, as in `am 3. Juni`). `cloze init` learns them from a sample."""
 
-class VocabularyConfig(Config):
+
+class VocabularyConfig(GrownConfig):
     """The WordPiece vocabulary."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"strip_accents", "alphabet"})
 
     size: int = Field(default=30522, ge=64, le=1 << 24)
     """Number of tokens, including special tokens (the released uncased vocabulary has 30,522)."""
 
     lowercase: bool = True
-    """Lower-case and strip accents (BERT's uncased models)."""
+    """Lower-case, and strip accents unless `strip_accents` is false (BERT's uncased models)."""
+
+    strip_accents: bool | None = None
+    """Strip accents, and with them the vowel signs of Indic scripts, the breve of `й` and the
+    voicing marks of kana. Default: like `lowercase`."""
+
+    alphabet: int = Field(default=0, ge=0)
+    """Most characters in the vocabulary; words with others become [UNK]. 0: as many as cover
+    99.99 % of the text, but at least 1,000 if there are so many and at most half of the vocabulary;
+    more where pieces leave room."""
 
     sample_bytes: int = Field(default=100_000_000, ge=1)
     """Bytes of text to train the tokenizer on: a sample drawn by document digest."""

@@ -7,7 +7,7 @@ Histograms of tokens have one bin per power of two: bin k counts lengths from 2*
 2**(k + 1) - 1.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Self
 
@@ -178,3 +178,47 @@ def _with_shares(counts: ExampleStatistics) -> dict[str, JsonValue]:
         "majority_share": round(max(random_share, 1 - random_share), 6),
         "length_only_share": round(sum(by_length) / asked, 6),
     }
+
+
+MAX_RANDOM_SHARE, MIN_USED_SHARE = 0.65, 0.5
+"""Shares of random second segments and of used tokens beyond which examples teach little."""
+
+FEW_SENTENCES = 2.0
+"""Mean number of sentences per document: of fewer, no true second segment can be made."""
+
+
+def alarms(
+    counts: ExampleStatistics, text: Mapping[str, JsonValue], *, passes: int
+) -> Iterator[str]:
+    """What is wrong with examples made from `text` in so many passes, with the likely cause.
+
+    text: the summary of the split's tokens (`tokens_summary`).
+    """
+    asked = counts.rows - counts.not_asked
+    random_share = counts.next_random / max(asked, 1)
+    special = 2 * counts.rows + asked
+    weighted, tokens, sentences, documents = (
+        float(str(text[name])) for name in ("weighted_tokens", "tokens", "sentences", "documents")
+    )
+    used_share = (counts.tokens - special) / max(weighted * passes, 1.0)
+    found = []
+    if asked and random_share > MAX_RANDOM_SHARE:
+        found.append(f"{random_share:.0%} of the second segments are random (about half expected)")
+    if counts.rows and used_share < MIN_USED_SHARE:
+        found.append(f"only {used_share:.0%} of the tokens are used")
+    if counts.rows and counts.truncated == counts.rows:
+        found.append("every example is truncated")
+    if not found:
+        return
+    if sentences < FEW_SENTENCES * documents:
+        cause = (
+            f"most documents have one sentence ({sentences / max(documents, 1.0):.1f} on average, "
+            f"of {tokens / max(sentences, 1.0):,.0f} tokens)"
+        )
+    else:
+        cause = f"a sentence has {tokens / max(sentences, 1.0):,.0f} tokens on average"
+    yield (
+        f"{'; '.join(found)}; probably sentences are not found: {cause}; look at them with cloze "
+        "inspect, check the sources' reader and line_break, and set examples.second_segment = "
+        '"none" if the text has no marks'
+    )

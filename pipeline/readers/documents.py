@@ -125,9 +125,7 @@ class Reader:
     from_html: bool = False
     """Default for decoding HTML entities and `<br>`; `SourceConfig.html` overrides it."""
 
-    find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(
-        source.path, source.exclude
-    )
+    find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(source.path)
     """The source's files, sorted by path."""
 
     pairs: Callable[[Piece, SourceConfig], Iterator[list[Pair]]] | None = None

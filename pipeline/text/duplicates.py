@@ -60,6 +60,15 @@ from cloze.pipeline.config.settings import (
     VocabularyStage,
 )
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream
+from cloze.pipeline.text.scripts import (
+    CODES,
+    UNITS_PER_WORD,
+    decode,
+    in_ranges,
+    is_mark,
+    lower_bytes,
+    units,
+)
 
 COLUMN = "document_digest"
 ROLE = "drop_list"
@@ -82,7 +91,22 @@ _MODULUS = 1 << 64
 _CONTINUES_WORD = np.zeros(256, dtype=np.bool_)
 for _first, _last in ((b"0", b"9"), (b"a", b"z"), (b"\x80", b"\xff")):
     _CONTINUES_WORD[_first[0] : _last[0] + 1] = True
-_LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8)
+_FIRST_WIDE_LEAD = 0xE0
+"""First byte of characters of three or four bytes."""
+_MARKS = (
+    (0x2000, 0x206F),
+    (0x3000, 0x3004),
+    (0x3008, 0x3020),
+    (0x3030, 0x3030),
+    (0x303D, 0x303D),
+    (0xFE10, 0xFE1F),
+    (0xFE30, 0xFE6F),
+    (0xFF01, 0xFF0F),
+    (0xFF1A, 0xFF20),
+    (0xFF3B, 0xFF40),
+    (0xFF5B, 0xFF65),
+)
+"""Punctuation of several bytes: General Punctuation, CJK, full width."""
 
 # D documents, W words, P shingles, or pairs of a candidate and a group; B bands, S distinct
 # shingles of each document; C candidates, G groups
@@ -101,28 +125,71 @@ class Shingles:
 
 
 def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
-    """All n-grams of `words` words within a document; shorter documents have none."""
-    lower = _LOWER[text]
-    inside = _CONTINUES_WORD[lower]  # letters, digits and non-ASCII characters make words
-    # except U+2000 to U+206F: curly quotes, dashes, ellipses, special spaces
-    lead = np.flatnonzero((text[:-2] == 0xE2) & ((text[1:-1] == 0x80) | (text[1:-1] == 0x81)))
-    inside[np.concatenate((lead, lead + 1, lead + 2))] = False
-    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
-    starts_W, stops_W = edges[0::2], edges[1::2]
+    """All n-grams of `words` words within a document; shorter documents have none.
+
+    In scripts without spaces between words, a shingle has more characters: see scripts.py.
+    """
+    lower = lower_bytes(text)
+    starts_W, stops_W, units_W = _words(lower)
     documents_W = np.searchsorted(ends_D, starts_W, side="right")
-    count = max(len(starts_W) - words + 1, 0)
-    whole = np.flatnonzero(documents_W[:count] == documents_W[words - 1 :][:count])
+    # each shingle ends with the first word that completes it; words after it begin at `last_W`
+    before_W1 = offsets(units_W)
+    wanted = before_W1[:-1] + words * UNITS_PER_WORD
+    last_W = np.searchsorted(before_W1, wanted)
+    count = int(np.searchsorted(last_W, len(starts_W), side="right"))
+    whole = np.flatnonzero(documents_W[:count] == documents_W[last_W[:count] - 1])
     # the inverse power makes a word's hash independent of its position in the block
     at_least = 1 << len(lower).bit_length()
     powers, inverse = _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
     sums = np.zeros(len(lower) + 1, dtype=np.uint64)
     np.cumsum(powers[: len(lower)] * (lower + np.uint64(1)), out=sums[1:])
     hashes_W = scramble((sums[stops_W] - sums[starts_W]) * inverse[starts_W])
-    hashes_P = np.zeros(len(whole), dtype=np.uint64)
-    for offset in range(words):
-        hashes_P *= np.uint64(_BASE)
-        hashes_P += hashes_W[whole + offset]
+    # a shingle is a polynomial in its words' hashes, whose last word has the power 0
+    sums_W1 = np.zeros(len(hashes_W) + 1, dtype=np.uint64)
+    np.cumsum(inverse[: len(hashes_W)] * hashes_W, out=sums_W1[1:])
+    last_P = last_W[whole]
+    hashes_P = (sums_W1[last_P] - sums_W1[whole]) * powers[last_P - 1]
     return Shingles(scramble(hashes_P), documents_W[whole])
+
+
+def _words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
+    """Where the words of `lower` begin and end, and how many sixths of a word each counts.
+
+    Letters, digits and most other non-ASCII characters make words.
+    """
+    inside = _CONTINUES_WORD[lower]
+    padded = np.concatenate((lower, np.zeros(3, dtype=np.uint8)))
+    leads = np.flatnonzero(lower >= _FIRST_WIDE_LEAD)
+    if not len(leads):
+        edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
+        starts_W, stops_W = edges[0::2], edges[1::2]
+        return starts_W, stops_W, np.full(len(starts_W), UNITS_PER_WORD)
+    code, width = decode(padded, leads)
+    # not curly quotes, dashes, ellipses and special spaces, nor CJK punctuation and full-width
+    mark = in_ranges(code, _MARKS)
+    for ahead in range(3):
+        inside[leads[mark] + ahead] = False
+    edge = np.diff(inside, prepend=False, append=False).astype(np.bool_)
+    units_N = units(code)
+    alone = np.flatnonzero(units_N)
+    begins = np.flatnonzero(edge[:-1] & inside)
+    if not len(alone):
+        stops_W = np.flatnonzero(edge)[1::2]
+        return begins, stops_W, np.full(len(begins), UNITS_PER_WORD)
+    places, ends = leads[alone], leads[alone] + width[alone]
+    marks = leads[is_mark()[np.minimum(code, CODES - 1)]]
+    first = np.zeros(len(lower) + 1, dtype=np.bool_)
+    first[begins] = True
+    first[places] = True
+    after = ends[inside[np.minimum(ends, len(lower) - 1)] & (ends < len(lower))]
+    first[after] = ~np.isin(after, marks)
+    starts_W = np.flatnonzero(first)
+    stops_of_runs = np.flatnonzero(edge)[1::2]
+    next_W = np.append(starts_W[1:], len(lower))
+    stops_W = np.minimum(next_W, stops_of_runs[np.searchsorted(stops_of_runs, starts_W, "right")])
+    units_W = np.full(len(starts_W), UNITS_PER_WORD)
+    units_W[np.searchsorted(starts_W, places)] = units_N[alone]
+    return starts_W, stops_W, units_W
 
 
 @lru_cache(maxsize=2)

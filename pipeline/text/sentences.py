@@ -10,10 +10,35 @@ abbreviation or an initial, unless the next word is a common sentence starter. R
 accuracy with other segmenters.
 """
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
-from cloze.artifacts.arrays import Bytes, Mask, Offsets, UInt64s
+from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt64s, concatenated
+from cloze.pipeline.text.abbreviations import NUMBERS
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
+from cloze.pipeline.text.scripts import (
+    CLOSER,
+    CLOSER_OR_OPENER,
+    CODES,
+    CONTINUER,
+    FULL_STOP,
+    IDEOGRAPHIC,
+    LAST_CAPITAL,
+    OPENER,
+    SPACED_TERMINAL,
+    TERMINAL,
+    UNMARKED,
+    decode,
+    in_ranges,
+    is_alphanumeric_of_latin,
+    is_capital,
+    is_small,
+    sentence_classes,
+    terminal_pairs,
+)
 
 _MARGIN = 16
 """Padding on both sides of the text, so that looking back and ahead needs no bounds checks."""
@@ -58,29 +83,24 @@ _MAX_MARKS = 3
 
 _MAX_REFERENCE_DIGITS = 3
 
-_BEGINNER, _TERMINAL, _CLOSER, _OPENER, _BOTH, _OTHER = range(6)
-"""Classes of bytes around a sentence end; a beginner is a letter, a digit or non-ASCII."""
-
+_BEGINNER, _TERMINAL, _OTHER = range(3)
+"""Classes of bytes in the word before a mark; a beginner is a letter, a digit or non-ASCII."""
 
 _KINDS = np.full(256, _OTHER, dtype=np.uint8)
 _KINDS[[byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum()]] = _BEGINNER
-for _characters, _kind in (
-    (b"$#@&", _BEGINNER),
-    (b".!?", _TERMINAL),
-    (b")]}", _CLOSER),
-    (b"([{<", _OPENER),
-    (b"\"'*_", _BOTH),
-):
-    _KINDS[list(_characters)] = _kind
-_WIDE_CLOSERS, _WIDE_OPENERS = "\u2019\u201d\u203a", "\u2018\u201c\u2039\u201e\u2013\u2014"
-"""Three-byte quotation marks and dashes."""
-_WIDE_LEADS = (0xE3, 0xEF)
-"""First bytes of CJK terminal marks."""
-_WIDE_TERMINALS, _CJK_CLOSERS = "\u3002\uff01\uff1f", "\u300d\u300f\u201d\u2019\uff09"
+_KINDS[list(b"$#@&")] = _BEGINNER
+_KINDS[list(b".!?")] = _TERMINAL
 
-
-_SMALL = np.array([chr(code).islower() for code in range(1 << 11)], dtype=np.bool_)
-"""Which characters of one or two bytes are lower-case letters."""
+_LOOKALIKES = ((ord(";"), (0xCE, 0xCF)), (ord(":"), (0xD4, 0xD5, 0xD6)))
+"""ASCII characters that end sentences beside letters with these first bytes: the Greek question
+mark, and the colon for the Armenian full stop."""
+_ELLIPSIS = 0x2026
+_FIRST_IDEOGRAPHIC_LEAD = 0xE3
+"""First byte of kana and ideographs, or a larger one."""
+_THAI_AND_LAO_PAIRS = range(0xE0B8, 0xE0BC)
+"""First two bytes of their letters."""
+_REPEATS_OR_SHORTENS = (0x0E2F, 0x0E46, 0x0EAF, 0x0EC6)
+"""Thai and Lao signs that are followed by a space inside a phrase."""
 
 
 def _keys(words: str) -> UInt64s:
@@ -102,22 +122,56 @@ _FOLD = np.uint64(0x2020202020202020)
 _LENGTH_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(_KEY_BYTES + 1)], dtype=np.uint64)
 
 
-def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """`text` with line feeds between sentences, and the adjusted document ends."""
+class Sentences(NamedTuple):
+    """Text with a line feed after every sentence.
+
+    text:  one sentence per line.
+    ends:  offset of each document's end in `text`.
+    glued: offsets of the line feeds that stand for nothing, ascending; the others stand for a space
+           or were there before.
+    """
+
+    text: Bytes
+    ends: Offsets
+    glued: Offsets
+
+
+def split_sentences(text: Bytes, ends: Offsets, abbreviations: tuple[str, ...] = ()) -> Sentences:
+    """`text` with line feeds between sentences, and the adjusted document ends.
+
+    `abbreviations` are those of the corpus, in addition to the English ones.
+    """
     if not len(text):
-        return text, ends
-    text, ends = _after_wide_terminals(text, ends)
+        return Sentences(text, ends, np.zeros(0, dtype=np.int64))
     margin = np.full(_MARGIN, SPACE, dtype=np.uint8)
     padded = np.concatenate((margin, text, margin))
     terminals = np.flatnonzero((padded == ord(".")) | (padded == ord("?")) | (padded == ord("!")))
-    spaces = _past_marks(padded, terminals + 1, _CLOSER, _WIDE_CLOSERS)
-    spaces = _past_references(padded, spaces)
-    followed = padded[spaces] == SPACE
-    terminals, spaces = terminals[followed], spaces[followed]
-    nexts = _past_marks(padded, spaces + 1, _OPENER, _WIDE_OPENERS)  # to a letter or digit
-    padded[spaces[_ends_sentence(padded, terminals, nexts)]] = LINE_FEED
+    leads = np.flatnonzero(padded >= 0xC2)
+    spaces = glued = np.zeros(0, dtype=np.int64)
+    if len(leads):
+        terminals, spaces, glued = _other_terminals(padded, leads, terminals)
+    padded[_ends_at_spaces(padded, terminals, abbreviations)] = LINE_FEED
+    padded[spaces] = LINE_FEED
+    if len(glued):
+        padded = np.insert(padded, glued, LINE_FEED)
+        ends = ends + np.searchsorted(glued - _MARGIN, ends)
+        glued = glued - _MARGIN + np.arange(len(glued))
     split = padded[_MARGIN:-_MARGIN]
-    # lines too long to be sentences are cut at spaces
+    _cut_long_lines(split)
+    return Sentences(split, ends, glued)
+
+
+def count_sentences(lines: Sequence[str]) -> list[int]:
+    """The number of sentences into which each line is split."""
+    raw = [f"{' '.join(line.split())}\n".encode("utf-8", "replace") for line in lines]
+    text, ends, _ = split_sentences(*concatenated(raw))
+    feeds = np.searchsorted(np.flatnonzero(text == LINE_FEED), ends)
+    counts: list[int] = np.diff(feeds, prepend=0).tolist()
+    return counts
+
+
+def _cut_long_lines(split: Bytes) -> None:
+    """Cut lines too long to be sentences at spaces."""
     feeds = np.flatnonzero(split == LINE_FEED)
     starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
     for line in np.flatnonzero(feeds - starts > MAX_SENTENCE_BYTES).tolist():
@@ -127,42 +181,96 @@ def split_sentences(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
             if len(blanks):
                 split[start + blanks[-1]] = LINE_FEED
             start += int(blanks[-1]) + 1 if len(blanks) else MAX_SENTENCE_BYTES
-    return split, ends
 
 
-def _after_wide_terminals(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
-    """Insert line feeds after CJK terminal marks, which no space follows."""
-    padded = np.concatenate((text, np.zeros(_MARGIN, dtype=np.uint8)))
-    leads = np.concatenate([np.flatnonzero(text == lead) for lead in _WIDE_LEADS])
-    places = leads[_is_one_of(padded, leads, _WIDE_TERMINALS)] + 3
-    if not len(places):
-        return text, ends
-    for _ in range(_MAX_MARKS):
-        places = places + 3 * _is_one_of(padded, places, _WIDE_TERMINALS + _CJK_CLOSERS)
-    places = np.unique(places[padded[places] > SPACE])
-    return np.insert(text, places, LINE_FEED), ends + np.searchsorted(places, ends)
+def _other_terminals(
+    text: Bytes, leads: Offsets, terminals: Offsets
+) -> tuple[Offsets, Offsets, Offsets]:
+    """Sentence ends that need more than ASCII, given where its characters begin.
+
+    Returns the `terminals` that need a space after them with those that are not ASCII, and where a
+    sentence surely ends: at spaces that become line feeds, and places where one is inserted.
+    """
+    pairs = text[leads].astype(np.uint16) << np.uint16(8) | text[leads + 1]
+    marks = leads[terminal_pairs()[pairs]]
+    code, width = decode(text, marks)
+    kinds = sentence_classes()[np.minimum(code, CODES - 1)]
+    # three dots are common before capitals in Latin text, where they end no sentence
+    is_spaced = (kinds == SPACED_TERMINAL) & ((code != _ELLIPSIS) | (text[marks + 4] >= 0xC2))
+    spaced = marks[is_spaced] + width[is_spaced] - 1
+    for mark, alphabet in _LOOKALIKES:
+        if np.isin(pairs >> 8, alphabet).any():
+            alike = np.flatnonzero(text == mark)
+            after = np.isin(text[alike + 2], alphabet) & (_KINDS[text[alike - 1]] != _BEGINNER)
+            beside = np.isin(text[alike - 2], alphabet) | after
+            spaced = np.concatenate((spaced, alike[beside]))
+    if len(spaced):
+        terminals = np.sort(np.concatenate((terminals, spaced)))
+    sure = (kinds == TERMINAL) | (kinds == FULL_STOP)
+    marks, code, width = marks[sure], code[sure], width[sure]
+    if (pairs >> 8 >= _FIRST_IDEOGRAPHIC_LEAD).any():
+        glued = terminals[text[terminals] != ord(".")]
+        following, _ = decode(text, glued + 1)
+        glued = glued[in_ranges(following, IDEOGRAPHIC)]
+        marks, code = np.concatenate((marks, glued)), np.concatenate((code, text[glued]))
+        width = np.concatenate((width, np.ones_like(glued)))
+    spaces, glued = _after_sure_terminals(text, marks, code, width)
+    thai = leads[(pairs >= _THAI_AND_LAO_PAIRS[0]) & (pairs <= _THAI_AND_LAO_PAIRS[-1])]
+    if len(thai):
+        spaces = np.concatenate((spaces, _ends_of_phrases(text, thai)))
+    return terminals, spaces, glued
 
 
-def _is_one_of(text: Bytes, places: Offsets, characters: str) -> Mask:
-    """Which places hold one of the three-byte `characters`."""
-    code = text[places].astype(np.int64)
-    for ahead in (1, 2):
-        code = code << 8 | text[places + ahead]
-    found = np.zeros(len(places), dtype=np.bool_)
-    for character in characters:
-        found |= code == int.from_bytes(character.encode(), "big")
-    return found
-
-
-def _past_marks(text: Bytes, places: Offsets, kind: int, wide: str) -> Offsets:
-    """Advance the places past marks of a `kind` or `_BOTH`, and past `wide` ones."""
-    for _ in range(_MAX_MARKS):
-        kinds = _KINDS[text[places]]
-        width = ((kinds == kind) | (kinds == _BOTH)).astype(np.int64)
-        width += 3 * _is_one_of(text, places, wide)
-        if not width.any():
+def _after_sure_terminals(
+    text: Bytes, marks: Offsets, code: Int64s, width: Int64s
+) -> tuple[Offsets, Offsets]:
+    """The spaces after terminal marks of scripts without case, and places without a space."""
+    is_full_stop = sentence_classes()[code] == FULL_STOP
+    places, classes = marks + width, sentence_classes()
+    for _ in range(2 * _MAX_MARKS):
+        following, width = decode(text, places)
+        kinds = classes[np.minimum(following, CODES - 1)]
+        after = text[places + width]
+        passed = (kinds == TERMINAL) | (kinds == CLOSER) | (following == ord(")"))
+        passed |= ((kinds == SPACED_TERMINAL) | (kinds == CLOSER_OR_OPENER)) & (after <= SPACE)
+        if not passed.any():
             break
-        places = places + width
+        places = places + width * passed
+    following, _ = decode(text, places)
+    kinds = classes[np.minimum(following, CODES - 1)]
+    goes_on = (kinds == CONTINUER) | (kinds == CLOSER) | (kinds == SPACED_TERMINAL)
+    goes_on |= is_full_stop & is_alphanumeric_of_latin(following)
+    places, following = np.unique(places[~goes_on], return_index=True)
+    after = text[places]
+    return places[after == SPACE], places[after > SPACE]
+
+
+def _ends_of_phrases(text: Bytes, thai: Offsets) -> Offsets:
+    """The spaces between two Thai or Lao letters."""
+    after = thai[(text[thai - 1] == SPACE) & (text[thai - 4] == 0xE0)]
+    before, _ = decode(text, after - 4)
+    following, _ = decode(text, after)
+    ends = in_ranges(before, UNMARKED) & in_ranges(following, UNMARKED)
+    ends &= ~np.isin(before, _REPEATS_OR_SHORTENS) & ~np.isin(following, _REPEATS_OR_SHORTENS)
+    spaces: Offsets = after[ends] - 1
+    return spaces
+
+
+def _past_marks(text: Bytes, places: Offsets, kind: int) -> Offsets:
+    """Advance the places past marks of a `kind` or of both kinds."""
+    narrow, classes = sentence_classes()[:256], sentence_classes()
+    for _ in range(_MAX_MARKS):
+        first = text[places]
+        kinds = narrow[first]
+        steps = ((kinds == kind) | (kinds == CLOSER_OR_OPENER)).astype(np.int64)
+        wide = np.flatnonzero(first >= 0xC2)  # the classes of these bytes mean nothing
+        if len(wide):
+            code, width = decode(text, places[wide])
+            kinds = classes[np.minimum(code, CODES - 1)]
+            steps[wide] = width * ((kinds == kind) | (kinds == CLOSER_OR_OPENER))
+        if not steps.any():
+            break
+        places = places + steps
     return places
 
 
@@ -182,22 +290,34 @@ def _past_references(text: Bytes, places: Offsets) -> Offsets:
     return places
 
 
-def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
+def _ends_at_spaces(text: Bytes, terminals: Offsets, abbreviations: tuple[str, ...]) -> Offsets:
+    """The spaces at which a sentence ends, after terminal marks that need one."""
+    spaces = _past_references(text, _past_marks(text, terminals + 1, CLOSER))
+    followed = text[spaces] == SPACE
+    terminals, spaces = terminals[followed], spaces[followed]
+    nexts = _past_marks(text, spaces + 1, OPENER)  # to a letter or digit
+    ends: Offsets = spaces[_ends_sentence(text, terminals, nexts, abbreviations)]
+    return ends
+
+
+def _ends_sentence(
+    text: Bytes, terminals: Offsets, nexts: Offsets, abbreviations: tuple[str, ...]
+) -> Mask:
     """Which terminal marks end a sentence."""
     after = text[nexts]
     number_follows = (after >= ord("0")) & (after <= ord("9"))
-    # no lower-case letter may follow; characters above U+07FF never count as lower case
-    two_bytes = (after & 0xE0) == 0xC0
-    code = after.astype(np.int64)
-    code[two_bytes] = ((code[two_bytes] & 0x1F) << 6) | (text[nexts[two_bytes] + 1] & 0x3F)
-    small = (two_bytes | (after < 0x80)) & _SMALL[code]
-    ends: Mask = ~small & (_KINDS[after] == _BEGINNER)
+    ends: Mask = (_KINDS[after] == _BEGINNER) & ~((after >= ord("a")) & (after <= ord("z")))
+    wide = np.flatnonzero(after >= 0xC2)
+    if len(wide):
+        code, _ = decode(text, nexts[wide])
+        ends[wide] &= ~is_small()[np.minimum(code, CODES - 1)]
     # the word before each full stop, including inner full stops: lower-cased, as an integer, 0 if
     # it is too long
     which = np.flatnonzero((text[terminals] == ord(".")) & ends)
     stops = terminals[which]
     length = np.zeros(len(stops), dtype=np.int64)
     inside = np.ones(len(stops), dtype=np.bool_)
+    ellipsis = (text[stops - 1] == ord(".")) & (after[which] >= 0x80)
     dotted = np.zeros(len(stops), dtype=np.bool_)  # as U.S
     digits = np.ones(len(stops), dtype=np.bool_)
     for back in range(1, _KEY_BYTES + 2):
@@ -213,16 +333,34 @@ def _ends_sentence(text: Bytes, terminals: Offsets, nexts: Offsets) -> Mask:
     first = text[stops - np.maximum(length, 1)]
     capital = (first >= ord("A")) & (first <= ord("Z"))
     initial = (length == 1) & capital
+    two = np.flatnonzero(length == 2)  # bytes, perhaps of one letter
+    letter, width = decode(text, stops[two] - 2)
+    initial[two] = (width == 2) & is_capital()[np.minimum(letter, LAST_CAPITAL)]
     begins_line = (text[stops - length - 1] == LINE_FEED) | (stops - length == _MARGIN)
     numbering = digits & fits & begins_line
     # most abbreviations may end a sentence if the next word is a sentence starter
-    abbreviation = initial | (dotted & fits & ~digits) | _among(keys, _RARELY_LAST)
+    abbreviation = initial | (dotted & fits & ~digits & ~ellipsis) | _among(keys, _RARELY_LAST)
     abbreviation |= capital & _among(keys, _RARELY_LAST_CAPITALISED)
+    if abbreviations:
+        abbreviation |= (length > 0) & _among(keys, _learnt(abbreviations)) & ~(digits & fits)
+        if NUMBERS in abbreviations:
+            abbreviation |= digits & (length > 0) & (length <= len("00"))
     abbreviation &= ~_among(_words_after(text, nexts[which]), _STARTERS)
     abbreviation |= (_among(keys, _NEVER_LAST) & ~initial) | numbering
     abbreviation |= _among(keys, _BEFORE_NUMBERS) & number_follows[which]
     ends[which[abbreviation]] = False
     return ends
+
+
+@lru_cache(maxsize=4)
+def _learnt(abbreviations: tuple[str, ...]) -> UInt64s:
+    """The keys of the abbreviations, in any case, folded as words before a full stop are."""
+    spelled = {form(word) for word in abbreviations for form in (str, str.title, str.upper)}
+    raw = (word.encode() for word in spelled)
+    keys = {int.from_bytes(word, "little") for word in raw if len(word) <= _KEY_BYTES}
+    masks = {key: _LENGTH_MASKS[(key.bit_length() + 7) // 8] for key in keys}
+    folded = {int(np.uint64(key) | _FOLD & mask) for key, mask in masks.items()}
+    return np.array(sorted(folded) or [0], dtype=np.uint64)
 
 
 def _among(keys: UInt64s, words: UInt64s) -> Mask:

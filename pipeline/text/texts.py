@@ -32,15 +32,15 @@ from cloze.pipeline.readers.documents import (
     place_of,
 )
 from cloze.pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
-from cloze.pipeline.readers.web import without_tags
 from cloze.pipeline.text.cleaning import clean
 from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
+from cloze.pipeline.text.scripts import count_words, join_sentences
 from cloze.pipeline.text.sentences import split_sentences
 
 STRIDE_BYTES = 1 << 20
 """Bytes of text processed at a time: small enough to stay in the CPU caches between steps."""
 
-# D documents
+# D documents, G places without a space between two sentences
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class TextBlock:
     damaged_D: whether it had bytes that were not UTF-8.
     converted_D: whether its file was converted from another encoding.
     source:    index of the source in the configuration.
+    glued:     offsets of the line feeds in `text` that were inserted between two sentences without
+               a space, ascending.
     """
 
     text: Bytes
@@ -66,6 +68,7 @@ class TextBlock:
     damaged_D: Mask
     converted_D: Mask
     source: int
+    glued: Offsets
 
     @property
     def digests_D2(self) -> UInt64s:
@@ -75,9 +78,12 @@ class TextBlock:
     def select(self, wanted_D: Mask) -> "TextBlock":
         """Some of the documents."""
         lengths_D = np.diff(self.ends_D, prepend=0)
+        ends_D = np.cumsum(lengths_D[wanted_D])
+        document_G = np.searchsorted(self.ends_D, self.glued, side="right")
+        moved_D = np.cumsum(np.where(wanted_D, 0, lengths_D))
         return TextBlock(
             text=self.text[np.repeat(wanted_D, lengths_D)],
-            ends_D=np.cumsum(lengths_D[wanted_D]),
+            ends_D=ends_D,
             digests=self.digests[wanted_D],
             reasons_D=self.reasons_D[wanted_D],
             files_D=self.files_D[wanted_D],
@@ -85,6 +91,7 @@ class TextBlock:
             damaged_D=self.damaged_D[wanted_D],
             converted_D=self.converted_D[wanted_D],
             source=self.source,
+            glued=(self.glued - moved_D[document_G])[wanted_D[document_G]],
         )
 
 
@@ -127,12 +134,10 @@ def read_texts(
 
     for group in grouped(_bounded(blocks()), lambda one: len(one[1].text), limit=STRIDE_BYTES):
         block, files_D = _joined(group)
-        if source.html:
-            block = without_tags(block)
         cleaned = clean(block, line_break=line_break, from_html=from_html)
-        text, ends_D = cleaned.text, cleaned.ends
+        text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if line_break != "sentence":
-            text, ends_D = split_sentences(text, ends_D)
+            text, ends_D, glued = split_sentences(text, ends_D, corpus.abbreviations)
         reasons_D = filter_documents(cleaned, cleaning)
         reasons_D[list(block.broken)] = Reason.BAD_RECORD
         view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
@@ -151,6 +156,7 @@ def read_texts(
             damaged_D=cleaned.replaced > 0,
             converted_D=np.isin(files_D, list(converted)),
             source=shard.source,
+            glued=glued,
         )
     if skipped:  # an empty document for each, so that it is listed as dropped
         numbers, reasons = zip(*skipped, strict=True)
@@ -166,6 +172,7 @@ def read_texts(
             damaged_D=zeros_D > 0,
             converted_D=zeros_D > 0,
             source=shard.source,
+            glued=zeros_D[:0],
         )
 
 
@@ -272,5 +279,5 @@ def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[D
 
 def cut_passages(sentences: list[str], *, words: int) -> Iterator[str]:
     """Runs of whole sentences of at most `words` words; a longer sentence is a passage alone."""
-    for group in grouped(sentences, lambda sentence: len(sentence.split()), limit=words):
-        yield " ".join(group)
+    for group in grouped(sentences, count_words, limit=words):
+        yield join_sentences(group)

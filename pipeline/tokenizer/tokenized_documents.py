@@ -20,7 +20,7 @@ from cloze.pipeline.text.cleaning import LINE_FEED
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.splits import assign_splits
 from cloze.pipeline.text.texts import TextBlock, read_texts
-from cloze.pipeline.tokenizer.byte_level import with_spaces
+from cloze.pipeline.tokenizer.running_text import RunningText
 from cloze.pipeline.tokenizer.wordpiece import form_for
 
 # S sentences, D documents
@@ -63,7 +63,7 @@ class ShardTokenizer:
     def __init__(self, stage: TokensStage, vocabulary: str) -> None:
         self._stage = stage
         tokenizer = read_tokenizer_json(open_artifact(vocabulary).path("tokenizer.json"))
-        self._form, self._spaces_count = form_for(tokenizer), tokenizer.spaces_count
+        self._form = form_for(tokenizer)
         self._schema = document_schema(tokenizer.size)
 
     def tables(self, shard: InputShard) -> Iterator[pa.Table]:
@@ -84,10 +84,10 @@ class ShardTokenizer:
         """The documents of a block, as rows of `document_schema`."""
         ends_S = np.flatnonzero(block.text == LINE_FEED) + 1
         sentences_D = np.searchsorted(ends_S, block.ends_D, side="right")
-        text = block.text
-        if self._spaces_count:
-            text, ends_S = with_spaces(text, ends_S, block.ends_D)
-        ids, token_ends_S = self._form.encode(text.tobytes(), ends_S)
+        if isinstance(self._form, RunningText):
+            ids, token_ends_S = self._form.encode(block.text, ends_S, block.ends_D, block.glued)
+        else:
+            ids, token_ends_S = self._form.encode(block.text.tobytes(), ends_S)
         lengths_S = np.diff(token_ends_S, prepend=0)
         kept_S = lengths_S > 0  # the tokenizer drops some characters, so a sentence may be empty
         token_ends_D = np.concatenate(([0], token_ends_S))[sentences_D]

@@ -31,11 +31,10 @@ from cloze.artifacts.tables import id_type
 from cloze.artifacts.tokenizer import (
     CONTINUATION,
     MAX_CHARACTERS_PER_WORD,
-    ByteLevelTokenizer,
     SubwordTokenizer,
     WordPieceTokenizer,
 )
-from cloze.pipeline.tokenizer.byte_level import ByteLevel
+from cloze.pipeline.tokenizer.running_text import RunningText
 
 MAX_ENTRIES = 1 << 19
 """Pre-tokens to cache before clearing; 200 MB of Wikipedia has 554,000 distinct ones."""
@@ -62,6 +61,16 @@ _OFTEN_ALONE = (range(0x2010, 0x2028), range(0x3000, 0x3040), range(0xFF00, 0xFF
 """Unicode blocks with common punctuation: dashes and quotes, CJK, full width."""
 _UNIFIED_IDEOGRAPHS = range(0x4E00, 0xA000)
 """Always isolated (reference: tokenization.py:266-284)."""
+
+_IDEOGRAPHS_AND_EXTENSIONS = (
+    _UNIFIED_IDEOGRAPHS,
+    range(0x3400, 0x4DC0),
+    range(0xF900, 0xFB00),
+    range(0x20000, 0x2A6E0),
+    range(0x2A700, 0x2CEB0),
+    range(0x2F800, 0x2FA20),
+)
+"""All characters that BERT isolates as Chinese."""
 
 _DONE, _NEED_CHARACTER, _NEED_PRE_TOKEN, _NEED_ROOM, _NO_MEMORY = range(5)
 """Return values of `wordpiece_encode`."""
@@ -108,6 +117,14 @@ def count_pre_tokens(text: bytes, *, lowercase: bool) -> Counter[bytes]:
     for pre_token, count in zip(found.to_pylist(), times.to_pylist(), strict=True):
         counts[pre_token.rstrip()] += count
     return counts
+
+
+def is_isolated(character: str) -> bool:
+    """Whether BERT makes the character a word by itself, as punctuation or as Chinese."""
+    code = ord(character)
+    return unicodedata.category(character)[0] == "P" or any(
+        code in block for block in _IDEOGRAPHS_AND_EXTENSIONS
+    )
 
 
 class Characters(dict[int, str]):
@@ -275,15 +292,13 @@ class ArrowWordPiece:
         return found
 
 
-Form = ArrowWordPiece | CompiledWordPiece | ByteLevel
+Form = ArrowWordPiece | CompiledWordPiece | RunningText
 
 
 def form_for(tokenizer: SubwordTokenizer) -> Form:
     """The fastest implementation of `tokenizer` on this machine."""
-    if isinstance(tokenizer, ByteLevelTokenizer):
-        return ByteLevel(tokenizer)
-    if not isinstance(tokenizer, WordPieceTokenizer):
-        raise TypeError(f"{type(tokenizer).__name__} is not supported")
+    if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.has_fast_form:
+        return RunningText(tokenizer)
     functions = wordpiece_library()
     return (
         ArrowWordPiece(tokenizer) if functions is None else CompiledWordPiece(tokenizer, functions)

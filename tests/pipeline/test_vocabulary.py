@@ -206,10 +206,15 @@ class TestLearning:
             count_words(count_pre_tokens(text.encode(), lowercase=True), lowercase=True) == expected
         )
 
-    def test_rare_characters_get_no_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stage, "MAX_ALPHABET", 3)
-        pieces = learn_pieces({"aab": 9, "abc": 8, "xyz": 1}, size=50)
+    def test_rare_characters_get_no_piece_if_the_alphabet_is_limited(self) -> None:
+        words = {"aab": 9, "abc": 8, "xyz": 1}
+        pieces = learn_pieces(words, size=50, most=3)
         assert not [piece for piece in pieces[5:] if set(piece) & set("xyz")]
+        assert set("xyz") <= set(learn_pieces(words, size=50))
+
+    def test_1500_ideographs_all_have_a_piece(self) -> None:
+        ideographs = {chr(0x4E00 + n): 1 + n % 7 for n in range(1500)}
+        assert ideographs.keys() <= set(learn_pieces(ideographs, size=8192))
 
     def test_the_alphabet_leaves_room_for_words(self) -> None:
         words = {chr(0x4E00 + n): 5 for n in range(500)} | {"hello": 100, "jelly": 90}

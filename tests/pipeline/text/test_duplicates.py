@@ -119,8 +119,13 @@ def test_a_key_of_nothing_is_shared_by_nobody() -> None:
 def plain_shingles(documents: list[str], words: int) -> list[tuple[int, tuple[str, ...]]]:
     found = []
     for number, document in enumerate(documents):
-        every = re.findall("[0-9a-zé東]+", document.replace("A", "a").replace("B", "b"))
-        found += [(number, tuple(every[at : at + words])) for at in range(len(every) - words + 1)]
+        every = re.findall("[0-9a-zé]+|東", document.replace("A", "a").replace("B", "b"))
+        for at in range(len(every)):
+            for stop in range(at + 1, len(every) + 1):
+                # an ideograph counts as half a word
+                if sum(1.0 - 0.5 * (word == "東") for word in every[at:stop]) >= words:
+                    found.append((number, tuple(every[at:stop])))
+                    break
     return found
 
 

@@ -11,7 +11,7 @@ from cloze.pipeline.text.sentences import split_sentences
 
 def split(paragraph: str) -> list[str]:
     raw = np.frombuffer(f"{paragraph}\n".encode(), dtype=np.uint8)
-    text, ends = split_sentences(raw, np.array([len(raw)]))
+    text, ends, _ = split_sentences(raw, np.array([len(raw)]))
     assert ends.tolist() == [len(text)]
     return text.tobytes().decode().removesuffix("\n").split("\n")
 
@@ -37,6 +37,12 @@ WHOLE = [
     "He founded the firm of J. A. Maffei in Munich.",
     "A city in Ill. (pop. 256,000) on a river",
     "It is so.[12] and so on",
+    "А. С. Пушкин и Л. Н. Толстой",
+    "Γ. Παπανδρέου, Խ. Աբովյան",
+    "「好。」、他说",
+    "Yahoo… Inc was his home",
+    "(Armenian: Ներքին) is a village",
+    "ต่างๆ ที่นี่",
 ]
 
 CUT = [
@@ -60,6 +66,27 @@ CUT = [
     ["We took the app.", "Apple made it."],
     ["It is known.[17]", "Nobody doubts it. [3] [4]", "Or so they say.[5][6]"],
     ["See the list.", "[A] is first."],
+    ["यह घर है।", "वह गया।", "हम आए।"],
+    ["یہ گھر ہے۔", "وہ کہاں گیا؟", "ہم آئے۔"],
+    ["هل هذا بيت؟", "ذهب.", "جئنا."],
+    ["Սա տուն է։", "Նա գնաց։", "Մենք եկանք:", "Այո։"],
+    ["ሰላም ነው።", "ሄደ።"],
+    ["Πού πας;", "Στο σπίτι.", "Γιατί\u037e", "Έτσι."],
+    ["នេះជាផ្ទះ។", "គាត់ទៅ។"],
+    ["ဒါအိမ်ပါ။", "သူသွားတယ်။"],
+    ["Он ждал…", "Она пришла."],
+    ["Es ist gut.“", "„So?“", "»Ja.«", "Er ging."],
+    ["Это «Дом.»", "Она ушла."],
+    ["집에 왔다.", "그는 갔다.", "왜?"],
+    ["วันนี้อากาศดี", "เราไปเที่ยวกัน"],
+]
+
+GLUED = [
+    ["今天很好。", "明天呢？", "好！"],
+    ["他说：「好。」", "「不。」"],
+    ["これが美味!", "組内で評価。"],
+    ["ｱﾒﾀﾞ｡", "ﾊﾚﾀﾞ｡"],
+    ["यह घर है।", "वह गया।"],
 ]
 
 
@@ -72,6 +99,28 @@ def test_marks_inside_a_sentence_do_not_cut(text: str) -> None:
 def test_sentences_are_cut(parts: list[str]) -> None:
     space = "" if parts[0].endswith("。") else " "
     assert split(space.join(parts)) == parts
+
+
+@pytest.mark.parametrize("parts", GLUED, ids=lambda parts: parts[0])
+def test_sentences_without_a_space_between_them_are_cut_and_remembered(parts: list[str]) -> None:
+    whole = "".join(parts)
+    raw = np.frombuffer(f"{whole}\n".encode(), dtype=np.uint8)
+    text, _, glued = split_sentences(raw, np.array([len(raw)]))
+    assert text.tobytes().decode().splitlines() == parts
+    assert np.delete(text, glued).tobytes() == raw.tobytes()
+
+
+def test_a_corpus_has_abbreviations_of_its_own() -> None:
+    german = "Das kostet 5 Mio. Euro, z. B. am 3. Juni bzw. Montag."
+    raw = np.frombuffer(f"{german} Ende.\n".encode(), dtype=np.uint8)
+    words = ("mio", "z", "b", "bzw", "0")
+    text, _, _ = split_sentences(raw, np.array([len(raw)]), words)
+    assert text.tobytes().decode().splitlines() == [german, "Ende."]
+    assert len(split(f"{german} Ende.")) > 2
+    russian = "Это стоит 5 тыс. Долларов."
+    raw = np.frombuffer(f"{russian}\n".encode(), dtype=np.uint8)
+    text, _, _ = split_sentences(raw, np.array([len(raw)]), ("тыс",))
+    assert text.tobytes().decode().splitlines() == [russian]
 
 
 def test_small_letters_beyond_ascii_go_on() -> None:
@@ -103,7 +152,7 @@ def test_nothing_but_white_space_changes(text: str) -> None:
 def test_a_document_is_cut_alike_wherever_it_stands(documents: list[str]) -> None:
     lines = [" ".join(document.split()) or "x" for document in documents]
     raw = [f"{line}\n".encode() for line in lines]
-    text, ends = split_sentences(
+    text, ends, _ = split_sentences(
         np.frombuffer(b"".join(raw), dtype=np.uint8), np.cumsum([len(part) for part in raw])
     )
     starts = [0, *ends[:-1].tolist()]
