@@ -22,7 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
+from itertools import takewhile
 from typing import IO, Any
 
 import fsspec
@@ -281,12 +283,19 @@ class InputFile:
     """Changes when the file does: modification time and inode, or the store's checksum."""
 
 
-def find_files(path: str) -> list[InputFile]:
-    """The files at `path` (a file, folder or pattern), sorted; `UsageError` if there are none."""
+def find_files(path: str, exclude: Sequence[str] = ()) -> list[InputFile]:
+    """The files at `path` (a file, folder or pattern), sorted; `UsageError` if there are none.
+
+    Files and folders that match a pattern of `exclude` are left out: by name (`*.docx`), or with a
+    slash by their path below `path` (`drafts/*`).
+    """
     filesystem, inner = _open(os.path.expanduser(path))
     try:
         is_folder = isinstance(filesystem, LocalFileSystem) and os.path.isdir(inner)
-        found = _walk(inner) if is_folder else _list(filesystem, inner)
+        found = _walk(inner, exclude) if is_folder else _list(filesystem, inner)
+        if exclude and not is_folder:
+            root = folder_of(path)
+            found = [file for file in found if not is_excluded(below(file.path, root), exclude)]
     except OSError as error:
         name = error.filename or path
         if os.path.islink(name) and not os.path.exists(name):
@@ -350,7 +359,31 @@ def _replace(temporary: str, path: str, *, durable: bool = True) -> None:
         flush(os.path.dirname(path) or ".")
 
 
-def _walk(directory: str) -> list[InputFile]:
+def folder_of(path: str) -> str:
+    """The folder that relative paths start from: `path` itself, or what precedes a pattern."""
+    parts = path.split("/")
+    fixed = takewhile(_MAGIC.isdisjoint, parts[:-1] if _MAGIC & {*path} or not path else parts)
+    return "/".join(fixed)
+
+
+def below(path: str, folder: str) -> str:
+    """`path` relative to `folder`; its last part if it is not inside."""
+    start = f"{_open(folder)[1] if is_local(folder) else folder}".rstrip("/") + "/"
+    return path[len(start) :] if path.startswith(start) else path.rsplit("/", 1)[-1]
+
+
+def is_excluded(relative: str, patterns: Sequence[str]) -> bool:
+    """Whether a path, or a folder that it is in, matches one of the patterns."""
+    parts = relative.split("/")
+    heads = ["/".join(parts[: stop + 1]) for stop in range(len(parts))]
+    return any(
+        fnmatchcase(name, pattern.rstrip("/"))
+        for pattern in patterns
+        for name in (heads if "/" in pattern.rstrip("/") else parts)
+    )
+
+
+def _walk(directory: str, exclude: Sequence[str] = ()) -> list[InputFile]:
     """All visible files below a local folder; `os.scandir` is fast enough for 100,000 files."""
     found: list[InputFile] = []
     waiting = [(directory, frozenset({_identity(os.stat(directory))}))]
@@ -359,6 +392,8 @@ def _walk(directory: str) -> list[InputFile]:
         with os.scandir(folder) as entries:
             visible = [entry for entry in entries if not entry.name.startswith(".")]
         for entry in visible:
+            if exclude and is_excluded(entry.path[len(directory) :].lstrip("/"), exclude):
+                continue
             status = entry.stat()
             if stat.S_ISREG(status.st_mode):
                 found.append(_local_file(entry.path, status))

@@ -29,13 +29,7 @@ GENERAL = "general"
 measures forgetting. It is never the headline split, nor does it displace another one."""
 
 WIN_DIFFERENCE = 0.03
-"""A win is a difference of at least 3 points …"""
-
-WIN_STANDARD_ERRORS = 3.0
-"""… and of at least three standard errors."""
-
-MIN_SEEDS = 3
-"""Fewer seeds give no verdict: two values hardly determine a standard error."""
+"""A win is a real difference (artifacts/significance.py) of at least 3 points."""
 
 
 class Result(Config):
@@ -91,17 +85,6 @@ class LabelScore(Result):
 
     f1: float
     """Harmonic mean of precision and recall."""
-
-
-def no_verdict(
-    difference: float, standard_error: float, *, seeds: int
-) -> Literal["undecided", "none"] | None:
-    """Why a difference of two means permits no verdict; None if it permits one."""
-    if seeds < MIN_SEEDS:
-        return "undecided"
-    if abs(difference) < WIN_STANDARD_ERRORS * standard_error or not difference:
-        return "none"
-    return None
 
 
 class Confusion(Result):
@@ -301,21 +284,21 @@ class Comparison(Result):
     seeds: int = 0
     """Seeds behind each mean, the smaller of the two; deterministic baselines do not count."""
 
-    wins: bool
-    """Whether the outcome is a win."""
+    interval: tuple[float, float] | None = None
+    """The 95 % interval of the difference, uncorrected; None if the seeds do not determine it."""
 
-    statement: str
+    p_value: float | None = None
+    """Of a two-sided t-test over seeds; None if the seeds do not determine it."""
+
+    corrected: float | None = None
+    """The p-value after Holm's correction for the tasks that are compared in the same way."""
+
+    outcome: Outcome = "undecided"
+    """`undecided`: too few seeds, or equal ones; `none`: not significant at 5 % after the
+    correction; `gain`: below `WIN_DIFFERENCE`."""
+
+    statement: str = ""
     """The verdict in one sentence."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """`undecided`: too few seeds; `none`: not significant; `gain`: below `WIN_DIFFERENCE`."""
-        unclear = no_verdict(self.difference, self.standard_error, seeds=self.seeds)
-        if unclear:
-            return unclear
-        if self.difference < 0:
-            return "loss"
-        return "win" if self.difference >= WIN_DIFFERENCE else "gain"
 
 
 class CurvePoint(Result):

@@ -6,11 +6,24 @@
 
 In:  a run's name, or the directory of a model.
 Out: `cloze.model.inference.load.Model`, `cloze.model.inference.predict.Predictor`,
-     `cloze.model.data.torch_dataset.PretrainingBatches`. Heavy libraries are imported only when one
-     of the functions is called.
+     `cloze.model.data.torch_dataset.PretrainingBatches`. What the caller can act on is raised as a
+     `ClozeError`: a wrong argument or input as `UsageError`, a damaged artifact as
+     `IntegrityError`. Heavy libraries are imported only when one of the functions is called.
 """
 
 from typing import TYPE_CHECKING
+
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+
+__all__ = [
+    "ClozeError",
+    "IntegrityError",
+    "UsageError",
+    "__version__",
+    "load",
+    "load_batches",
+    "load_task",
+]
 
 if TYPE_CHECKING:
     from typing import TypedDict, Unpack
@@ -34,6 +47,18 @@ if TYPE_CHECKING:
         padded: bool
         rank: int
         ranks: int
+
+    __version__: str
+    """Version of the installed distribution."""
+
+
+def __getattr__(name: str) -> str:
+    """`__version__`, which is read only when asked for."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("cloze-encoder")
 
 
 def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]") -> "Model":

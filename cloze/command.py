@@ -32,6 +32,7 @@ EXTRA_WITH = {
     "gcsfs": "gs",
     "s3fs": "s3",
     "usearch": "index",
+    **dict.fromkeys(("resiliparse", "warcio"), "web"),
 }
 """The extra of the distribution that installs each module."""
 

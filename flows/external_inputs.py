@@ -8,7 +8,7 @@ Nothing is read twice: digests of local files are cached by size, mtime and inod
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from typing import TypeVar
@@ -41,6 +41,9 @@ class ExternalInput:
     files: Mapping[str, str] = field(default_factory=dict)
     """Files, folders, globs and URLs, for example `{"corpus.sources.0.path": "texts/"}`."""
 
+    exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Patterns of files that are left out, by the field of `files`."""
+
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of installed distributions."""
 
@@ -69,7 +72,10 @@ class ExternalInput:
     def digest(self) -> str:
         """Digest of all contents, in the order of their fields."""
         parts = [digest_of_packages(names, place=place) for place, names in self.packages.items()]
-        parts += [digest_of_files(path, place=place) for place, path in self.files.items()]
+        parts += [
+            digest_of_files(path, place=place, exclude=self.exclude.get(place, ()))
+            for place, path in self.files.items()
+        ]
         parts += [open_artifact(located(path)).digest for path in self.artifacts.values()]
         parts += [digest_of_model(path, place=place) for place, path in self.models.items()]
         return digest_of(parts)
@@ -89,13 +95,14 @@ def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:
     return digest_of(sorted(found))
 
 
-def digest_of_files(path: str, *, place: str) -> str:
+def digest_of_files(path: str, *, place: str, exclude: Sequence[str] = ()) -> str:
     """Digest of the contents of all files at `path` as a multiset, without hidden files.
 
-    `place` is the configuration field that names it, with which error messages begin.
+    Files that match a pattern of `exclude` are left out. `place` is the configuration field that
+    names it, with which error messages begin.
     """
     try:
-        files = find_files(located(path))
+        files = find_files(located(path), exclude)
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from None
     except PermissionError as error:

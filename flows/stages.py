@@ -196,6 +196,7 @@ def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
     return {
         "corpus": ExternalInput(
             files={f"{place}.path": source.path for place, source in sources.items()},
+            exclude={f"{place}.path": source.exclude for place, source in sources.items()},
             packages={f"{place}.packages": source.packages for place, source in sources.items()},
         )
     }

@@ -857,8 +857,8 @@ class EvaluateStage(StageConfig):
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "cloze.model.evaluation.evaluate"
-    format_version: ClassVar[int] = 3
-    """3: without configured sentences, words are masked in held-out ones."""
+    format_version: ClassVar[int] = 4
+    """4: comparisons have p-values, which are corrected for the number of tasks."""
 
     seed: int
     """The run's seed."""

@@ -49,7 +49,8 @@ SINGLE_MODULES = {
     "flows": CONFIGS | {"cloze.model.hardware"},
     "cloze": CONFIGS
     | {
-        "cloze.pipeline.readers.compression",
+        *(f"cloze.pipeline.readers.{name}" for name in ("compression", "documents", "structure")),
+        *(f"cloze.pipeline.readers.{name}" for name in ("input_shards", "tables")),
         "cloze.pipeline.runner.beam",
         "cloze.pipeline.text.abbreviations",
         "cloze.pipeline.text.scripts",
@@ -58,8 +59,8 @@ SINGLE_MODULES = {
     },
 }
 """The configurations; baselines count words as the pipeline does; plans know what this machine's
-arithmetic is; and the face sees samples of a corpus in the streams that its readers see, cut as its
-splitter cuts, and its passages, and asks Beam which options it knows."""
+arithmetic is; and the face sees samples of a corpus through its readers, cut as its splitter cuts,
+and its passages, and asks Beam which options it knows."""
 
 FORBIDDEN = {
     "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},

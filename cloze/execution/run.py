@@ -138,7 +138,7 @@ def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Ans
         cells = []
         for scores in (one.get(name) for one in found):
             mean = f"{scores.mean:.4g}" if scores else ""
-            several = scores and len(scores.values) > 1
+            several = scores and scores.standard_error
             cells.append(f"{mean} ± {scores.standard_error:.2g}" if scores and several else mean)
         rows.append([name, *cells])
     names = [run.name for variant in chosen for run in variant.runs]

@@ -183,7 +183,7 @@ def configuration(
     # a larger share of few documents, otherwise none would be held out
     share = max(share, min(0.2, 20 / max(found.documents, 1)))
     others, copies = beside.tables(found)
-    rules = language_rules(found.texts)
+    rules = language_rules(found.samples)
     tables = settings
     if not settings:
         tables = recipe(suitable).replace("[vocabulary]\n", f"[vocabulary]\n{rules.vocabulary}", 1)
@@ -296,6 +296,8 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         f"machine's {cores()} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
         f"or ${forecast.engine.cost(RatesConfig()):,.2f} on Dataflow; `cloze plan` has the details"
     )
+    if found.why_field:
+        yield f'text_field = "{found.text_field}": {found.why_field}'
     if found.html:
         yield "html = true: the samples contain HTML entities and tags"
     if found.line_break:

@@ -12,21 +12,23 @@ blocks of lines and the length of their lines; its reason mentions the alternati
 line breaks, HTML and the language are guessed from the same samples.
 """
 
-import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
-import pyarrow as pa
-import pyarrow.parquet
-from pydantic import JsonValue
-
-from cloze.artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
-from cloze.artifacts.filesystem import InputFile, find_files, open_to_read
-from cloze.pipeline.config.settings import LineBreak, ReaderName
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.artifacts.filesystem import InputFile, find_files
+from cloze.init.corpus_files import KINDS, choose_files
+from cloze.init.text_fields import Row, csv_rows, table_rows, text_field
+from cloze.pipeline.config.settings import LineBreak, ReaderName, SourceConfig
 from cloze.pipeline.readers.compression import can_be_cut, stream
+from cloze.pipeline.readers.documents import MAX_RECORD_BYTES, Piece
+from cloze.pipeline.readers.input_shards import reader_named
+from cloze.pipeline.readers.structure import json_objects
 from cloze.pipeline.text.scripts import ends_with_mark
 from cloze.pipeline.text.sentences import count_sentences
 
@@ -41,12 +43,11 @@ SAMPLED_ROWS = 100
 COMPRESSION = {".gz": 3.0, ".bz2": 4.0, ".xz": 4.0, ".zst": 3.5}
 """Typical bytes of text per compressed byte, for files too long to read to the end."""
 
-SUFFIX = re.compile(r"(\.[A-Za-z]\w{0,8})?(\.gz|\.bz2|\.xz|\.zst)?$")
-"""`.jsonl.gz` is one suffix."""
-
 BLANK_LINE = r"\n\s*\n"
 DOCUMENT_MARKS: Mapping[str, str] = {
     "jsonl": r"\n",
+    "csv": r"\n",
+    "warc": r"(?m)^WARC-Type: (?:response|resource|conversion)",
     "wikiextractor": r"(?m)^<doc ",
     "mediawiki": r"<page>",
     "blank_line_text": BLANK_LINE,
@@ -54,14 +55,14 @@ DOCUMENT_MARKS: Mapping[str, str] = {
 }
 """A pattern that occurs once per document, by reader."""
 
-MOST_DAMAGE = 0.01
-"""Maximum share of undecodable characters in a text file."""
-
-LAYOUT_KNOWN = ("sentence_lines", "wikiextractor", "mediawiki")
-HTML_EXPECTED = ("wikiextractor", "mediawiki")
+LAYOUT_KNOWN = ("sentence_lines", "wikiextractor", "mediawiki", "html", "warc")
+HTML_EXPECTED = ("wikiextractor", "mediawiki", "html", "warc")
 """Readers that interpret line breaks themselves, and those that expect HTML in the text."""
 
-TABLES: Mapping[str, ReaderName] = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+TABLES = ("jsonl", "csv", "parquet", "arrow")
+"""Readers of records, of which one field is the text."""
+PAGES = ("html", "warc")
+"""Readers of pages, of which only a part is text."""
 
 MANY_BLOCKS = 200
 """Per file; an article rarely has so many paragraphs."""
@@ -78,7 +79,10 @@ NEARLY_ALL = 0.95
 FEWEST_LINES = 20
 """Minimum number of lines for which line breaks are interpreted."""
 
-HTML = re.compile(r"<br ?/?>|</?[pib]>|&(amp|lt|gt|quot|nbsp|apos|#\d+);")
+HTML = re.compile(
+    r"<br ?/?>|</?(?:[pib]|div|span|li|ul|td|a|h[1-6]|script|style)\b[^<>]*>"
+    r"|&(?:amp|lt|gt|quot|nbsp|apos|#\d+);"
+)
 HTML_PER_CHARACTER = 1e-4
 """Minimum HTML entities and tags per character, so that isolated ones do not count."""
 
@@ -111,14 +115,16 @@ class Look:
     """Column or key, for readers that need one."""
     why: str = ""
     """The reason for the guess."""
+    why_field: str = ""
+    """The reason for that of the column or key."""
     documents: float = 0.0
     """Estimated number."""
     samples: tuple[str, ...] = ()
     """The beginnings of some files, or of some rows."""
-    texts: tuple[str, ...] = ()
-    """The same without what surrounds the text in its file, such as JSON."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of files to leave out."""
     odd: tuple[str, ...] = ()
-    """Files that are empty, of another kind than most, or not text, each with the reason."""
+    """Files that are left out, empty or damaged, each with the reason."""
     html: bool = False
     """Whether the text contains HTML that its reader does not expect."""
     line_break: LineBreak | None = None
@@ -129,7 +135,12 @@ class Look:
     @property
     def source(self) -> dict[str, object]:
         """Its location and how to read it, as in a configuration."""
-        optional = {"text_field": self.text_field, "html": self.html, "line_break": self.line_break}
+        optional = {
+            "exclude": list(self.exclude),
+            "text_field": self.text_field,
+            "html": self.html,
+            "line_break": self.line_break,
+        }
         given = {key: value for key, value in optional.items() if value}
         return {"reader": self.reader, "path": self.path, **given}
 
@@ -146,92 +157,124 @@ class Sample:
     """Bytes of text per byte on disk; None if the file was not read to its end."""
 
 
-def look(path: str) -> Look:
-    """Examine the corpus at `path`."""
-    files = find_files(path)
-    sizes: Counter[str] = Counter()
-    for file in files:
-        found = SUFFIX.search(_name(file))
-        sizes[found.group(0) if found else ""] += file.size
-    suffix = sizes.most_common(1)[0][0]  # the suffix of most bytes
-    last = suffix[suffix.rfind(".") :] if suffix else ""
-    kind = suffix.removesuffix(last) if last in COMPRESSION else suffix
-    sampled = [file for file in files if file.path.endswith(suffix)]
-    sampled = sampled[:: max(1, len(sampled) // SAMPLED_FILES)][:SAMPLED_FILES]
-    size = float(sum(file.size for file in files))
-    if kind in TABLES:
-        tables = [_table(file) for file in sampled]
-        field, texts, _ = tables[0]
-        rows = sum(count for _, _, count in tables)
-        rows_per_byte = rows / max(sum(file.size for file in sampled), 1)
-        reader, why, odd = TABLES[kind], f"files named *{suffix}", _odd(files, suffix, {}, {})
-        documents = size * rows_per_byte if texts else float(len(files))
-        samples = texts
-    else:
-        read, unread = _samples(sampled)
-        known = {file: s.text_per_byte for file, s in read.items() if s.text_per_byte is not None}
-        whole = sum(file.size for file in known)  # files that were read to their end
-        text = sum(file.size * ratio for file, ratio in known.items())
-        size *= text / whole if whole else COMPRESSION.get(last, 1.0)
-        samples = tuple(sample.beginning for sample in read.values())
-        reader, field, why = _text_reader(
-            kind, samples, first=sampled[0], files=len(files), text_bytes=size
-        )
-        values = [row.get(field) for text in samples for row in _json_rows(text)] if field else []
-        texts = tuple(v for v in values if isinstance(v, str)) if field else samples
-        documents = _documents(read.values(), reader, size) or float(len(files))
-        odd = _odd(files, suffix, read, unread)
+@dataclass(frozen=True)
+class Sampled:
+    """What samples of a corpus tell about all of it."""
+
+    text_bytes: float
+    texts: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    """Records, of tables and JSON lines."""
+    rows_in_all: float = 0.0
+    """Estimated number of records, where files state theirs."""
+    stretches: tuple[str, ...] = ()
+    """All text that was read."""
+    share: float = 1.0
+    """Text per decompressed byte."""
+    unread: tuple[str, ...] = ()
+    """Files that could not be read, each with the reason."""
+
+    def documents(self, reader: ReaderName) -> float:
+        """Estimated number of documents; 0: one per file."""
+        sampled = sum(len(text.encode()) for text in self.stretches)
+        if reader not in DOCUMENT_MARKS or not sampled:
+            return self.rows_in_all
+        marks = sum(len(re.findall(DOCUMENT_MARKS[reader], text)) for text in self.stretches)
+        return self.text_bytes / self.share * marks / sampled
+
+
+def look(path: str, exclude: Sequence[str] = ()) -> Look:
+    """Examine the corpus at `path`, without files that match a pattern of `exclude`."""
+    choice = choose_files(path, find_files(path, exclude))
+    files = choice.files
+    sampled = list(files[:: max(1, len(files) // SAMPLED_FILES)][:SAMPLED_FILES])
+    seen = _sampled_corpus(choice.reader, sampled, size=sum(file.size for file in files))
+    field, why_field, texts = "", "", seen.texts
+    if choice.reader in TABLES:
+        field, why_field, texts = text_field(seen.rows, path)
+    reader, why = choice.reader, f"{KINDS[choice.reader]}, by the content"
+    if reader == "text":
+        reader, why = plain_layout(texts, files=len(files), text_bytes=seen.text_bytes)
+    documents = seen.documents(reader) or float(len(files))
     line_break = None if reader in LAYOUT_KNOWN else line_breaks(texts)
     return Look(
         path=path,
         files=len(files),
-        text_bytes=size,
+        text_bytes=seen.text_bytes,
         reader=reader,
         text_field=field,
         why=why,
+        why_field=why_field,
         documents=documents,
-        samples=samples,
-        texts=tuple(texts),
-        odd=tuple(odd),
+        samples=texts,
+        exclude=(*exclude, *choice.exclude),
+        odd=(*choice.odd, *seen.unread),
         html=reader not in HTML_EXPECTED and is_html(texts),
         line_break=line_break[0] if line_break else None,
         why_line_break=line_break[1] if line_break else "",
     )
 
 
-def _name(file: InputFile) -> str:
-    return file.path.rsplit("/", 1)[-1]
+def _sampled_corpus(reader: ReaderName, files: list[InputFile], *, size: int) -> Sampled:
+    """What is known of files of `size` bytes in total from some of them."""
+    if reader in ("parquet", "arrow"):
+        tables = [table_rows(file, SAMPLED_ROWS) for file in files]
+        per_byte = sum(count for count, _ in tables) / max(sum(file.size for file in files), 1)
+        rows = tuple(row for _, rows in tables for row in rows)
+        return Sampled(text_bytes=float(size), rows=rows, rows_in_all=size * per_byte)
+    read, unread = _samples(files, whole_lines=reader == "jsonl")
+    known = {file: s.text_per_byte for file, s in read.items() if s.text_per_byte is not None}
+    whole = sum(file.size for file in known)  # files that were read to their end
+    text = sum(file.size * ratio for file, ratio in known.items())
+    end = next((end for end in COMPRESSION if files[0].path.endswith(end)), "")
+    text_bytes = size * (text / whole if whole else COMPRESSION.get(end, 1.0))
+    odd = tuple(
+        f"{file.path.rsplit('/', 1)[-1]} (not readable: {str(error).partition(': ')[2]})"
+        for file, error in unread.items()
+    )
+    texts, share = tuple(sample.beginning for sample in read.values()), 1.0
+    if reader in PAGES:
+        texts, share = _page_texts(reader, [*read], text_bytes / max(size, 1))
+    rows = ()
+    if reader in TABLES:
+        parse = json_objects if reader == "jsonl" else partial(csv_rows, path=files[0].path)
+        rows = tuple(row for text in texts for row in parse(text))
+    return Sampled(
+        text_bytes=text_bytes * share,
+        texts=texts,
+        rows=rows,
+        unread=odd,
+        stretches=tuple(text for sample in read.values() for text in sample.stretches),
+        share=share,
+    )
 
 
-def _odd(
-    files: list[InputFile],
-    suffix: str,
-    samples: dict[InputFile, Sample],
-    unread: dict[InputFile, ClozeError],
-) -> Iterator[str]:
+def _page_texts(
+    reader: ReaderName, files: list[InputFile], expansion: float
+) -> tuple[tuple[str, ...], float]:
+    """The texts of some pages, and the share of text in the files' decompressed bytes."""
+    source = SourceConfig(reader=reader, path="-")
+    texts, size = [], 0.0
     for file in files:
-        text = samples[file].beginning if file in samples else ""
-        if not file.size:
-            yield f"{_name(file)} (empty)"
-        elif suffix and not file.path.endswith(suffix):
-            yield f"{_name(file)} (does not end in {suffix})"
-        elif isinstance(unread.get(file), NotText):
-            yield f"{_name(file)} (not text)"
-        elif file in unread:
-            yield f"{_name(file)} (not readable: {str(unread[file]).removeprefix(file.path)[2:]})"
-        elif text.count("\ufffd") + text.count("\0") > MOST_DAMAGE * len(text):
-            yield f"{_name(file)} (not text)"
+        for block in islice(reader_named(reader).read(Piece(file.path), source), 1):
+            texts += [text.decode("utf-8", "replace") for _, text in block.documents()]
+        size += file.size * expansion
+        if size > WHOLE_BYTES:
+            break
+    share = sum(len(text.encode()) for text in texts) / max(size, 1.0)
+    return tuple(texts[:SAMPLED_ROWS]), min(share, 1.0)
 
 
 def _samples(
-    files: list[InputFile],
+    files: list[InputFile], *, whole_lines: bool
 ) -> tuple[dict[InputFile, Sample], dict[InputFile, ClozeError]]:
     """Samples of the readable files, and errors of the others; raises if none is readable."""
     samples: dict[InputFile, Sample] = {}
     errors: dict[InputFile, ClozeError] = {}
     for file in files:
         try:
-            samples[file] = _sample(file, limit=WHOLE_BYTES // len(files))
+            limit = WHOLE_BYTES // len(files)
+            samples[file] = _sample(file, limit=limit, whole_lines=whole_lines)
         except (IntegrityError, UsageError) as error:
             errors[file] = error
     if not samples:
@@ -239,14 +282,21 @@ def _samples(
     return samples, errors
 
 
-def _sample(file: InputFile, *, limit: int) -> Sample:
-    """Evenly spread parts of a file, or its first `limit` bytes if only its start can be read."""
-    if file.size > STRETCHES * SAMPLE_BYTES and can_be_cut(file.path):
+def _sample(file: InputFile, *, limit: int, whole_lines: bool) -> Sample:
+    """Evenly spread parts of a file, or its first `limit` bytes if only its start can be read.
+
+    With `whole_lines` the beginning has at least one line to its end.
+    """
+    is_json = whole_lines
+    if file.size > STRETCHES * SAMPLE_BYTES and can_be_cut(file.path, is_json=is_json):
         starts = range(0, file.size - SAMPLE_BYTES + 1, file.size // STRETCHES)
-        found = [next(stream(file.path, at, at_a_time=SAMPLE_BYTES), b"") for at in starts]
+        read = partial(stream, file.path, at_a_time=SAMPLE_BYTES, is_json=is_json)
+        found = [next(read(at), b"") for at in starts]
+        if whole_lines and b"\n" not in found[0]:
+            found[0] = _first_line(read(0))
         ratio = None
     else:
-        chunks, found = stream(file.path, at_a_time=SAMPLE_BYTES), []
+        chunks, found = stream(file.path, at_a_time=SAMPLE_BYTES, is_json=is_json), []
         for chunk in chunks:
             found.append(chunk)
             if sum(map(len, found)) >= limit:
@@ -255,87 +305,18 @@ def _sample(file: InputFile, *, limit: int) -> Sample:
         ratio = sum(map(len, found)) / file.size if at_end and file.size else None
         found = [b"".join(found)]
     texts = tuple(text.decode("utf-8", "replace") for text in found)
-    return Sample(found[0][:SAMPLE_BYTES].decode("utf-8", "replace"), texts, ratio)
+    end = max(SAMPLE_BYTES, found[0].find(b"\n") + 1) if whole_lines else SAMPLE_BYTES
+    return Sample(found[0][:end].decode("utf-8", "replace"), texts, ratio)
 
 
-def _documents(samples: Iterable[Sample], reader: ReaderName, text_bytes: float) -> float:
-    """Estimated number of documents in the text; 0: one per file."""
-    stretches = [text for sample in samples for text in sample.stretches]
-    sampled = sum(len(text.encode()) for text in stretches)
-    if reader not in DOCUMENT_MARKS or not sampled:
-        return 0.0
-    marks = sum(len(re.findall(DOCUMENT_MARKS[reader], text)) for text in stretches)
-    return text_bytes * marks / sampled
-
-
-def _text_reader(
-    kind: str, samples: tuple[str, ...], *, first: InputFile, files: int, text_bytes: float
-) -> tuple[ReaderName, str, str]:
-    """The reader, the key of the text (for JSON lines), and the reason for the guess."""
-    text = "\n".join(samples)
-    if kind in (".jsonl", ".ndjson", ".json"):
-        lengths: Counter[str] = Counter()
-        for row in _json_rows(text):
-            for key, value in row.items():
-                lengths[key] += len(value) if isinstance(value, str) else 0
-        longest = lengths.most_common(1)
-        if not longest or not longest[0][1]:
-            raise UsageError(
-                f"{first.path}: no JSON objects with text, one per line; expected JSON lines"
-            )
-        return "jsonl", longest[0][0], f"files named *{kind}"
-    if text.lstrip().startswith("<mediawiki"):
-        return "mediawiki", "", "a MediaWiki dump by its first element"
-    if re.search(r'^<doc id="', text, re.MULTILINE):
-        return "wikiextractor", "", 'documents start with <doc id="…">'
-    reader, why = plain_layout(samples, files=files, text_bytes=text_bytes)
-    return reader, "", why
-
-
-def _json_rows(text: str) -> Iterator[dict[str, JsonValue]]:
-    """The objects in complete lines; the last line of a sample is truncated."""
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
-
-
-def _table(file: InputFile) -> tuple[str, tuple[str, ...], int]:
-    """A table's text column, the texts of its first rows, and its number of rows."""
-    with open_to_read(file.path) as opened:
-        try:
-            if file.path.endswith(".parquet"):
-                parquet = pyarrow.parquet.ParquetFile(opened)
-                count = parquet.metadata.num_rows
-                column = _text_column(parquet.schema_arrow, file.path)
-                batch = next(parquet.iter_batches(SAMPLED_ROWS, columns=[column]), None)
-                texts = batch[column].to_pylist() if batch else []
-            else:
-                try:
-                    table = pa.ipc.open_file(opened).read_all()
-                except pa.ArrowInvalid:  # Arrow's other format
-                    opened.seek(0)
-                    table = pa.ipc.open_stream(opened).read_all()
-                count = len(table)
-                column = _text_column(table.schema, file.path)
-                texts = table[column].slice(0, SAMPLED_ROWS).to_pylist()
-        except (pa.ArrowException, OSError) as error:
-            raise IntegrityError(
-                f"{file.path}: damaged or incomplete table: {error}; copy it again"
-            ) from None
-    return column, tuple(text or "" for text in texts), count
-
-
-def _text_column(schema: pa.Schema, path: str) -> str:
-    """The column `text` if there is one, otherwise the first column of strings."""
-    strings = [field.name for field in schema if pa.types.is_large_string(field.type)]
-    strings += [field.name for field in schema if pa.types.is_string(field.type)]
-    if not strings:
-        raise UsageError(f"{path}: no column of strings; it has {', '.join(schema.names)}")
-    return "text" if "text" in strings else str(strings[0])
+def _first_line(chunks: Iterator[bytes]) -> bytes:
+    """The chunks up to the end of the first line, or of the longest possible record."""
+    found: list[bytes] = []
+    for chunk in chunks:
+        found.append(chunk)
+        if b"\n" in chunk or sum(map(len, found)) > MAX_RECORD_BYTES:
+            break
+    return b"".join(found)
 
 
 def plain_layout(

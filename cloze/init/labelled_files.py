@@ -100,6 +100,8 @@ def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | 
         return LabelledFiles("multi_label_classification", paths, columns, marked, own)
     label = named[0] if named else min(header, key=lambda name: len(set(values[name])))
     separator, labels = _separated(Counter(values[label]))
+    if not named and not 2 <= len(labels) <= len(rows) / 2:
+        return None  # a date, a URL, a title: nothing that recurs
     numbers = all(value.strip().lstrip("-").replace(".", "", 1).isdigit() for value in labels)
     regression = not separator and numbers and any("." in value for value in labels)
     if not regression and len(labels) > MOST_LABELS:

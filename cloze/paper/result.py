@@ -9,16 +9,14 @@ Figures are means over pre-training seeds; for a task, the value of each seed is
 fine-tuning seeds. Standard errors are therefore those between pre-training seeds.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, variance
 
 from markupsafe import Markup
-from scipy.special import stdtr
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError
-from cloze.artifacts.results import Outcome, Result, SeedScores, no_verdict
+from cloze.artifacts.results import Outcome, Result, SeedScores
+from cloze.artifacts.significance import gap, holm, is_real
 from cloze.artifacts.summary import Summary
 from cloze.flows.config import RunConfig
 from cloze.flows.report.charts import Line, LineChart, small_chart
@@ -80,34 +78,36 @@ class RowDifference(Result):
     better: bool
     """Whether the row's figure is better, by any amount."""
 
+    interval: tuple[float, float] | None = None
+    """The 95 % interval of the difference; None if the seeds do not determine it."""
+
     p_value: float | None = None
-    """Of a two-sided Welch's t-test; None if either row has fewer than two pre-training seeds."""
+    """Of a two-sided t-test over pre-training seeds; None if they do not determine it."""
+
+    corrected: float | None = None
+    """The p-value after Holm's correction for all differences of the table."""
 
     @classmethod
     def between(cls, column: Column, ours: SeedScores, reference: SeedScores) -> "RowDifference":
-        """The difference of two independent means, with its standard error and Welch's t-test."""
-        difference, both = ours.mean - reference.mean, (ours.values, reference.values)
-        p_value = None
-        shares = [variance(values) / len(values) for values in both if len(values) > 1]
-        if len(shares) == 2 and any(shares):
-            t = (fmean(ours.values) - fmean(reference.values)) / math.sqrt(sum(shares))
-            freedom = sum(shares) ** 2 / sum(
-                share**2 / (len(values) - 1) for share, values in zip(shares, both, strict=True)
-            )
-            p_value = float(2 * stdtr(freedom, -abs(t)))
+        """The difference of two rows, which are paired by seed if they have as many."""
+        seeds = min(len(ours.values), len(reference.values))
+        found = gap(dict(enumerate(ours.values)), dict(enumerate(reference.values)))
         return cls(
-            difference=difference,
-            standard_error=math.hypot(ours.standard_error, reference.standard_error),
-            seeds=min(len(ours.values), len(reference.values)),
-            better=difference < 0 if column.unit == "nats" else difference > 0,
-            p_value=p_value,
+            difference=found.mean,
+            standard_error=found.standard_error,
+            seeds=seeds,
+            better=found.mean < 0 if column.unit == "nats" else found.mean > 0,
+            interval=found.interval,
+            p_value=found.p_value if seeds > 1 else None,
         )
 
     @property
     def outcome(self) -> Outcome:
-        """By the evaluation's rule, which needs three seeds and three standard errors."""
-        unclear = no_verdict(self.difference, self.standard_error, seeds=self.seeds)
-        return unclear or ("gain" if self.better else "loss")
+        """By the rule of artifacts/significance.py."""
+        real = is_real(self.corrected, seeds=self.seeds)
+        if real is None:
+            return "undecided"
+        return ("gain" if self.better else "loss") if real else "none"
 
 
 class RowResult(Result):
@@ -231,7 +231,24 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
         unigram_loss=model.unigram_loss if model else None,
         unigram_accuracy=model.unigram_accuracy if model else None,
         columns=tuple(columns),
-        rows=tuple(found_rows),
+        rows=corrected(found_rows),
+    )
+
+
+def corrected(rows: Sequence[RowResult]) -> tuple[RowResult, ...]:
+    """The rows of one table, with p-values corrected for the number of its differences."""
+    differences = [one for row in rows for one in row.differences.values()]
+    p_values = iter(holm([one.p_value for one in differences]))
+    return tuple(
+        row.model_copy(
+            update={
+                "differences": {
+                    key: one.model_copy(update={"corrected": next(p_values)})
+                    for key, one in row.differences.items()
+                }
+            }
+        )
+        for row in rows
     )
 
 
@@ -263,8 +280,8 @@ def cell(column: Column, scores: SeedScores | None) -> tuple[str, str]:
     """The texts of a figure and its error in a table; empty if there is none."""
     if scores is None:
         return "", ""
-    several = len(scores.values) > 1
-    return column.amount(scores.mean), column.error(scores.standard_error) if several else ""
+    error = column.error(scores.standard_error) if scores.standard_error else ""
+    return column.amount(scores.mean), error
 
 
 def difference_words(column: Column, found: RowDifference | None) -> str:
@@ -275,7 +292,7 @@ def difference_words(column: Column, found: RowDifference | None) -> str:
     if found.outcome == "undecided":
         return f"{amount}, no verdict"
     word = CLEAR.get(found.outcome, "no clear difference")
-    significance = "" if found.p_value is None else f", p = {found.p_value:.2g}"
+    significance = "" if found.corrected is None else f", p = {found.corrected:.2g}"
     return f"{amount} {column.error(found.standard_error)} {word}{significance}"
 
 

@@ -8,10 +8,8 @@ import re
 
 from cloze.artifacts.results import (
     GENERAL,
-    MIN_SEEDS,
     UNTOUCHED,
     WIN_DIFFERENCE,
-    WIN_STANDARD_ERRORS,
     Comparison,
     ErrorExample,
     LabelScore,
@@ -20,6 +18,7 @@ from cloze.artifacts.results import (
     SystemScore,
     TaskScore,
 )
+from cloze.artifacts.significance import MIN_SEEDS
 from cloze.artifacts.summary import EncoderFacts, Summary
 from cloze.flows.report.units import (
     MINUS,
@@ -123,17 +122,20 @@ def verdict_words(comparison: Comparison) -> str:
     amount = in_points(comparison, sign=False)
     margin = f"{100 * WIN_DIFFERENCE:.0f}-point margin"
     seeds = plural(comparison.seeds, "seed")
+    few = comparison.seeds < MIN_SEEDS
+    why = f"fewer than {MIN_SEEDS}" if few else "equal differences for all of them"
+    p_value = comparison.corrected
+    significance = "" if p_value is None else f" (p = {p_value:.2g})"
     return {
-        "win": f"Pre-training wins: {amount} over {against}.",
-        "gain": f"A gain of {amount} over {against}, below the {margin} set in advance.",
-        "loss": f"Pre-training loses: {amount} below {against}.",
-        "none": (
-            f"No clear difference from {against}: {in_points(comparison)}, within "
-            f"{WIN_STANDARD_ERRORS:.0f} standard errors."
+        "win": f"Pre-training wins: {amount} over {against}{significance}.",
+        "gain": (
+            f"A gain of {amount} over {against}{significance}, below the {margin} set in advance."
         ),
+        "loss": f"Pre-training loses: {amount} below {against}{significance}.",
+        "none": (f"No clear difference from {against}: {in_points(comparison)}{significance}."),
         "undecided": (
-            f"{in_points(comparison)} against {against} with {seeds}: no verdict with fewer than "
-            f"{MIN_SEEDS}; set finetune.seeds."
+            f"{in_points(comparison)} against {against} with {seeds}: no verdict with "
+            f"{why}; set finetune.seeds."
         ),
     }[comparison.outcome]
 
@@ -169,7 +171,7 @@ def in_points(comparison: Comparison, *, sign: bool = True) -> str:
     """`+5.3 ± 0.6 points`."""
     amount = points(comparison.difference)
     shown = amount if sign else amount.lstrip(f"+{MINUS}")
-    error = f" ± {100 * comparison.standard_error:.1f}" if comparison.seeds > 1 else ""
+    error = f" ± {100 * comparison.standard_error:.1f}" if comparison.standard_error else ""
     return f"{shown}{error} points"
 
 
@@ -186,9 +188,9 @@ def reference_shown(task: TaskScore, *, split: str) -> tuple[float, str] | None:
 
 
 def spread_words(spread: SeedScores) -> str:
-    """`87.3 ± 0.4`, in percent; a single value has no error."""
+    """`87.3 ± 0.4`, in percent; a single value, or equal ones, have no error."""
     mean = f"{100 * spread.mean:.1f}"
-    return f"{mean} ± {100 * spread.standard_error:.1f}" if len(spread.values) > 1 else mean
+    return f"{mean} ± {100 * spread.standard_error:.1f}" if spread.standard_error else mean
 
 
 def tallies(summary: Summary) -> dict[str, list[bool]]:

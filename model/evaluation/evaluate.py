@@ -8,24 +8,23 @@ A `TaskScore` has means and standard errors over seeds, comparisons, learning cu
 published scores of an encoder of the same size.
 """
 
-import math
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from cloze.artifacts.config import parse
 from cloze.artifacts.progress import Progress
 from cloze.artifacts.results import (
-    MIN_SEEDS,
     WIN_DIFFERENCE,
     Comparison,
     CurvePoint,
     LearningCurve,
     MaskedSentences,
+    Outcome,
     ReferenceScore,
     Scores,
     SeedScores,
@@ -35,9 +34,9 @@ from cloze.artifacts.results import (
     TaskScore,
     Trial,
     Trials,
-    standard_error,
 )
 from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.significance import MIN_SEEDS, gap, holm, is_real
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, open_artifact, put_json
 from cloze.model.config import PRESETS, Benchmark, EncoderConfig, EvaluateStage, TrainingMachine
@@ -118,7 +117,7 @@ def task_scores(
                 published=reference_scores(published.get(task.name, task.glue), encoder),
             )
         )
-    return tuple(scores)
+    return with_verdicts(scores)
 
 
 def _curve(trial: Trial) -> LearningCurve:
@@ -204,27 +203,35 @@ def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
     ]
 
 
-class Difference(NamedTuple):
-    """Mean of one system minus the mean of another."""
+def with_verdicts(scores: Sequence[TaskScore]) -> tuple[TaskScore, ...]:
+    """The scores with verdicts on their comparisons, corrected for the number of tasks.
 
-    mean: float
-    standard_error: float
-    paired: bool
-
-
-def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
-    """The difference of two systems' scores by seed, with its standard error over seeds.
-
-    With the same two or more seeds on both sides it is paired, so that shared effects such as the
-    order of the data cancel. Otherwise the two standard errors add in quadrature; a deterministic
-    system (a single value) adds nothing.
+    A table is what a reader sees together: one system over all tasks against its random
+    counterpart, or against the baselines without an encoder.
     """
-    mean = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
-    if len(ours) > 1 and ours.keys() == theirs.keys():
-        gaps = [ours[seed] - theirs[seed] for seed in sorted(ours)]
-        return Difference(mean, standard_error(gaps), paired=True)
-    apart = math.hypot(standard_error([*ours.values()]), standard_error([*theirs.values()]))
-    return Difference(mean, apart, paired=False)
+    tables: dict[tuple[str, bool], list[Comparison]] = {}
+    for one in (comparison for task in scores for comparison in task.comparisons):
+        tables.setdefault((one.system, one.against.startswith(RANDOM)), []).append(one)
+    verdicts = {
+        key: iter(
+            [
+                _judged(one, p_value)
+                for one, p_value in zip(table, holm([one.p_value for one in table]), strict=True)
+            ]
+        )
+        for key, table in tables.items()
+    }
+    return tuple(
+        task.model_copy(
+            update={
+                "comparisons": tuple(
+                    next(verdicts[one.system, one.against.startswith(RANDOM)])
+                    for one in task.comparisons
+                )
+            }
+        )
+        for task in scores
+    )
 
 
 def compare_systems(
@@ -236,33 +243,48 @@ def compare_systems(
     metric: str,
     split: Split,
 ) -> Comparison:
-    """Compare two systems by their scores per seed; a baseline has only seed 0."""
-    gap = difference(ours, theirs)
+    """Two systems by their scores per seed, yet without a verdict; a baseline has only seed 0."""
+    found = gap(ours, theirs)
     with_seeds = [ours, theirs] if against.startswith(RANDOM) else [ours]
-    found = Comparison(
+    return Comparison(
         system=system,
         against=against,
         metric=metric,
         split=split,
-        difference=gap.mean,
-        standard_error=gap.standard_error,
-        paired=gap.paired,
+        difference=found.mean,
+        standard_error=found.standard_error,
+        paired=found.paired,
         seeds=min(map(len, with_seeds)),
-        wins=False,
-        statement="",
+        interval=found.interval,
+        p_value=found.p_value,
     )
-    verdict = {
-        "win": f"{system} wins over {against}",
-        "gain": f"{system} is ahead of {against} by less than {100 * WIN_DIFFERENCE:.0f} points",
-        "none": f"no clear difference between {system} and {against}",
-        "loss": f"{system} loses to {against}",
-        "undecided": f"no verdict on {system} and {against} with fewer than {MIN_SEEDS} seeds",
-    }[found.outcome]
-    error = f" ± {100 * gap.standard_error:.1f}" if found.seeds > 1 else ""
-    points = f"{100 * gap.mean:+.1f}{error} points, {found.seeds} seed{'s' * (found.seeds != 1)}"
-    return found.model_copy(
-        update={"wins": found.outcome == "win", "statement": f"{verdict}: {points}"}
-    )
+
+
+def _judged(one: Comparison, p_value: float | None) -> Comparison:
+    """The comparison with its verdict, given its corrected p-value."""
+    real, sides = is_real(p_value, seeds=one.seeds), f"{one.system} and {one.against}"
+    outcome: Outcome
+    if real is None:
+        why = (
+            f"fewer than {MIN_SEEDS} seeds"
+            if one.seeds < MIN_SEEDS
+            else "equal differences for all seeds"
+        )
+        outcome, verdict = "undecided", f"no verdict on {sides} with {why}"
+    elif not real:
+        outcome, verdict = "none", f"no clear difference between {sides}"
+    elif one.difference < 0:
+        outcome, verdict = "loss", f"{one.system} loses to {one.against}"
+    elif one.difference < WIN_DIFFERENCE:
+        short = f"{100 * WIN_DIFFERENCE:.0f} points"
+        outcome, verdict = "gain", f"{one.system} is ahead of {one.against} by less than {short}"
+    else:
+        outcome, verdict = "win", f"{one.system} wins over {one.against}"
+    error = f" ± {100 * one.standard_error:.1f}" if one.standard_error else ""
+    significance = "" if p_value is None else f", p = {p_value:.2g}"
+    seeds = f"{one.seeds} seed{'s' * (one.seeds != 1)}"
+    statement = f"{verdict}: {100 * one.difference:+.1f}{error} points, {seeds}{significance}"
+    return one.model_copy(update={"outcome": outcome, "corrected": p_value, "statement": statement})
 
 
 def reference_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore, ...]:

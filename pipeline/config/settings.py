@@ -18,11 +18,14 @@ READERS = {
     "text": "cloze.pipeline.readers.text:TEXT",
     "blank_line_text": "cloze.pipeline.readers.text:BLANK_LINE_TEXT",
     "sentence_lines": "cloze.pipeline.readers.text:SENTENCE_LINES",
+    "csv": "cloze.pipeline.readers.tables:CSV",
     "jsonl": "cloze.pipeline.readers.records:JSONL",
     "parquet": "cloze.pipeline.readers.records:PARQUET",
     "arrow": "cloze.pipeline.readers.records:ARROW",
     "wikiextractor": "cloze.pipeline.readers.wikipedia:WIKIEXTRACTOR",
     "mediawiki": "cloze.pipeline.readers.wikipedia:MEDIAWIKI",
+    "html": "cloze.pipeline.readers.web:HTML",
+    "warc": "cloze.pipeline.readers.web:WARC",
 }
 """The readers by their name in a configuration: `module:name`, imported on first use. To add a
 format, write a `Reader` in a module of its own and name it here."""
@@ -46,7 +49,7 @@ ReaderName = Annotated[
 class SourceConfig(GrownConfig):
     """One source of documents."""
 
-    later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_documents"})
+    later_fields: ClassVar[frozenset[str]] = frozenset({"exclude", "heldout_documents"})
 
     reader: ReaderName
     """Format of the source's files: the name of a reader."""
@@ -54,15 +57,21 @@ class SourceConfig(GrownConfig):
     path: str = ""
     """File, folder, glob or fsspec URL; empty for readers of `packages`."""
 
+    exclude: tuple[str, ...] = ()
+    """Files and folders to leave out, by name (`README.md`, `*.docx`) or, with a slash, by path
+    below `path` (`drafts/*`). Hidden ones are always left out."""
+
     packages: tuple[str, ...] = ()
     """Installed distributions whose docstrings are read (`docstrings` only)."""
 
     text_field: str = "text"
-    """Column or key that holds the text (`jsonl`, `parquet`, `arrow`)."""
+    """Column or key that holds the text (`jsonl`, `csv`, `parquet`, `arrow`); `a.b` for the key `b`
+    within `a`. A list of strings is one text, each string a line."""
 
     html: bool | None = None
-    """Decode HTML entities and `<br>` in the text. Default: only for `wikiextractor` and
-    `mediawiki`; enable it for crawled JSON lines or tables."""
+    """Decode HTML entities and `<br>` in the text, and reduce documents with other tags to what a
+    browser would show (needs the extra `web`). Default: only entities and `<br>`, and only for
+    `wikiextractor` and `mediawiki`; enable it for crawled JSON lines or tables."""
 
     line_break: LineBreak | None = None
     """Meaning of a line break: the end of a `sentence`, the end of a `paragraph`, or `detect`:

@@ -223,6 +223,16 @@ def stream(
         yield decoder.decode(b"", final=True).encode()
 
 
+def unpacked(path: str) -> Iterator[bytes]:
+    """The content of a file, decompressed, whether it is text or not."""
+    with open_to_read(path) as file:
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+        chunks: Iterator[bytes] = iter(lambda: file.read(READ_BYTES), b"")
+        mark = next((mark for mark in _FORMATS if head.startswith(mark)), None)
+        yield from _decompressed(chunks, path, *_FORMATS[mark]) if mark else chunks
+
+
 def converted_from(path: str, *, is_json: bool = False) -> str:
     """The guessed encoding of a file; empty for UTF-8 or where a byte order mark declares it."""
     with open_to_read(path) as file:

@@ -125,7 +125,9 @@ class Reader:
     from_html: bool = False
     """Default for decoding HTML entities and `<br>`; `SourceConfig.html` overrides it."""
 
-    find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(source.path)
+    find: Callable[[SourceConfig], list[InputFile]] = lambda source: find_files(
+        source.path, source.exclude
+    )
     """The source's files, sorted by path."""
 
     pairs: Callable[[Piece, SourceConfig], Iterator[list[Pair]]] | None = None

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
+from pydantic import JsonValue
 
 from cloze.artifacts.arrays import Offsets
 from cloze.artifacts.errors import IntegrityError, UsageError
@@ -29,6 +30,7 @@ from cloze.artifacts.filesystem import open_to_read
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.readers.compression import require_plausible_size
 from cloze.pipeline.readers.documents import BrokenRecord, DocumentBlock, Piece, Reader, pack, scan
+from cloze.pipeline.readers.structure import SHOWN_COLUMNS
 
 ROWS_AT_A_TIME = 8192
 
@@ -61,7 +63,11 @@ def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlo
 def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The documents on the lines that begin in the piece."""
     key = source.text_field
-    schema = pa.schema([(key, pa.string())])
+    top, *below = key.split(".")
+    kind = pa.string()
+    for name in reversed(below):
+        kind = pa.struct([(name, kind)])
+    schema = pa.schema([(top, kind)])
     for block in scan(piece, line_starts, cuttable=False, is_json=True):
         starts = np.concatenate(([0], block.ends[:-1]))
         blank = np.isin(block.text[starts], _BLANK)
@@ -79,7 +85,9 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
                     explicit_schema=schema, unexpected_field_behavior="ignore"
                 ),
             )
-            column = table[key]
+            column = table[top]
+            for name in below:
+                column = pc.struct_field(column, name)
         except pa.ArrowInvalid:
             column = None
         if column is None or column.null_count or len(column) != len(positions):
@@ -97,13 +105,31 @@ def _text(line: bytes, key: str) -> bytes | BrokenRecord:
         return BrokenRecord(f"not JSON ({error}); expected one object per line")
     if not isinstance(value, dict):
         return BrokenRecord(f"a {type(value).__name__}, expected an object with key {key!r}")
-    if key not in value:
-        known = ", ".join(sorted(value)[:20])
-        return BrokenRecord(f"no key {key!r}; set text_field to one of: {known}")
-    text = value[key]
+    text, known = _value(value, key)
+    if known:
+        return BrokenRecord(f"no key {key!r}; set text_field to one of: {', '.join(known)}")
+    if isinstance(text, list) and all(isinstance(one, str) for one in text):
+        text = "\n".join(map(str, text))
     if text is not None and not isinstance(text, str):
         return BrokenRecord(f"{key!r} is {type(text).__name__}, expected a string")
     return (text or "").encode("utf-8", "surrogatepass")
+
+
+def _value(record: dict[str, JsonValue], key: str) -> tuple[JsonValue, list[str]]:
+    """The value at `key`, which may be a path `a.b`; or the keys that there are instead."""
+    if key in record:
+        return record[key], []
+    value: JsonValue = record
+    for name in key.split("."):
+        if value is None:
+            return None, []
+        if not isinstance(value, dict) or name not in value:
+            nested = [
+                f"{k}.{inner}" for k, v in record.items() if isinstance(v, dict) for inner in v
+            ]
+            return None, [*sorted(record), *sorted(nested)][:SHOWN_COLUMNS] or ["(it is empty)"]
+        value = value[name]
+    return value, []
 
 
 def line_starts(buffer: bytes, at_beginning: bool) -> Offsets:
@@ -168,7 +194,7 @@ def parquet_rows(opened: IO[bytes], column: str, piece: Piece) -> Rows:
         # a page is unpacked whole, so a single one can be a bomb
         require_plausible_size(piece.path, facts.total_byte_size, opened.seek(0, os.SEEK_END))
         for batch in file.iter_batches(ROWS_AT_A_TIME, row_groups=[group], columns=[column]):
-            yield first, batch.column(0)
+            yield first, _strings(batch, column)
             first += len(batch)
 
 
@@ -194,9 +220,9 @@ def arrow_rows(opened: IO[bytes], column: str, piece: Piece) -> Rows:
     for index, batch in enumerate(batches):
         if not is_file or _is_in(piece, index, batch_count, opened):
             _require_strings(batch.schema, column, path=piece.path)
-            strings = batch.column(column)
-            strings.validate(full=True)  # out-of-range offsets would be followed
-            yield first, strings
+            top = column if column in batch.schema.names else column.partition(".")[0]
+            batch.column(top).validate(full=True)  # out-of-range offsets would be followed
+            yield first, _strings(batch, column)
         first += len(batch)
 
 
@@ -206,16 +232,36 @@ def _is_in(piece: Piece, group: int, groups: int, opened: IO[bytes]) -> bool:
     return piece.start <= place and (piece.stop is None or place < piece.stop)
 
 
+def _strings(batch: pa.RecordBatch, column: str) -> pa.Array:
+    """The strings of a column or nested field; of a list of strings each is a line."""
+    name, *below = [column] if column in batch.schema.names else column.split(".")
+    strings = batch.column(name)
+    for inner in below:
+        strings = pc.struct_field(strings, inner)
+    if _is_list(strings.type):
+        strings = pc.binary_join(strings, "\n")
+    return strings
+
+
 def _require_strings(schema: pa.Schema, name: str, *, path: str) -> None:
     """Raise `UsageError` unless the file has a column `name` of strings."""
     known = ", ".join(f"{field.name} ({field.type})" for field in schema)
-    if name not in schema.names:
+    top, *below = [name] if name in schema.names else name.split(".")
+    if top not in schema.names:
         raise UsageError(f"{path}: no column {name!r}; set text_field to one of: {known}")
-    kind = schema.field(name).type
-    if pa.types.is_dictionary(kind):
+    kind: pa.DataType = schema.field(top).type
+    for inner in below:
+        if not pa.types.is_struct(kind) or kind.get_field_index(inner) < 0:
+            raise UsageError(f"{path}: no column {name!r}; set text_field to one of: {known}")
+        kind = kind.field(inner).type
+    if pa.types.is_dictionary(kind) or _is_list(kind):
         kind = kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()):
         raise UsageError(f"{path}: column {name!r} is {kind}, expected strings; it has: {known}")
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 JSONL = Reader(read=read_jsonl, splittable=True, is_json=True)

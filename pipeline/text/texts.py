@@ -32,6 +32,7 @@ from cloze.pipeline.readers.documents import (
     place_of,
 )
 from cloze.pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
+from cloze.pipeline.readers.web import without_tags
 from cloze.pipeline.text.cleaning import clean
 from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
 from cloze.pipeline.text.scripts import count_words, join_sentences
@@ -134,6 +135,8 @@ def read_texts(
 
     for group in grouped(_bounded(blocks()), lambda one: len(one[1].text), limit=STRIDE_BYTES):
         block, files_D = _joined(group)
+        if source.html:
+            block = without_tags(block)
         cleaned = clean(block, line_break=line_break, from_html=from_html)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if line_break != "sentence":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_rel
 
 from cloze.artifacts.config import parse, read_toml
 from cloze.artifacts.errors import UsageError
@@ -206,10 +206,12 @@ def test_every_row_is_judged_on_the_same_examples_and_two_directions_share_a_hea
     assert [row.name for row in judged if row.partners] == ["concatenated", "elmo"]
 
 
-def test_a_difference_is_called_one_from_three_seeds_and_three_errors_on(run: RunConfig) -> None:
+def test_a_difference_is_called_one_if_three_seeds_make_it_significant_in_its_table(
+    run: RunConfig,
+) -> None:
     wanted = rows(run, ("masking",))
     losses = {row.name: [5.0 + 0.01 * n for n in range(len(row.runs))] for row in wanted}
-    losses["mask100-same0-random0"] = [5.10, 5.11, 5.12]
+    losses["mask100-same0-random0"] = [5.100, 5.111, 5.119]
     losses["mask0-same0-random100"] = [5.00, 5.02, 5.03]
     (table,) = found(run, wanted, losses).tables
     assert difference(table, "mask100-same0-random0") == "loss"
@@ -300,7 +302,7 @@ def test_a_ladder_begins_at_bert(run_table: dict[str, Any]) -> None:
         rows(RunConfig.model_validate(table), ("modern",))
 
 
-def test_a_rung_is_compared_with_the_one_before_it_and_its_p_value_is_welchs(
+def test_a_rung_is_compared_with_the_one_before_it_in_pairs_of_seeds(
     run: RunConfig,
 ) -> None:
     wanted = rows(run, ("modern",))
@@ -311,7 +313,7 @@ def test_a_rung_is_compared_with_the_one_before_it_and_its_p_value_is_welchs(
     by_name = {row.name: row.differences for row in table.rows}
     assert not by_name["bert"]
     assert by_name["rotary"]["loss"].difference == pytest.approx(-0.1)
-    expected = ttest_ind(losses["deep"], losses["geglu"], equal_var=False).pvalue
+    expected = ttest_rel(losses["deep"], losses["geglu"]).pvalue
     assert by_name["deep"]["loss"].p_value == pytest.approx(expected)
     assert table.reference_title == "the previous rung"
     assert "p = " in as_page(found(run, wanted, losses))

@@ -159,7 +159,10 @@ TASK = {
             "standard_error": 0.006,
             "paired": True,
             "seeds": 3,
-            "wins": True,
+            "interval": (0.027, 0.079),
+            "p_value": 0.0126,
+            "corrected": 0.0126,
+            "outcome": "win",
             "statement": "wins",
         }
     ],

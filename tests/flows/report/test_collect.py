@@ -154,7 +154,7 @@ def test_six_lines_say_the_most_important(summary: Summary) -> None:
         "  MLM accuracy    40.5 % on held-out package rich (n-gram baseline 31.0 %)",
         "  MLM loss        3.25 nats (n-gram baseline 4.50 nats, unigram entropy 6.06 nats)",
         "  tagging         F1 62.3 ± 0.3 on test. Pre-training wins: 5.3 ± 0.6 points over random "
-        "initialisation.",
+        "initialisation (p = 0.013).",
         "  NSP accuracy    70.0 % (majority 57.5 %)",
         "  cost            1 min 10 s, peak 1.00 GiB",
     ]

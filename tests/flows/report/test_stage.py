@@ -75,7 +75,7 @@ def test_the_page_gives_the_headline_figures(summary: Summary) -> None:
     page = render(summary).replace("\u202f", " ")
     for figure in ("A small encoder", "A toy.", "40.5 %", "3.25 nats", "6.06 nats", "31.0 %"):
         assert figure in page
-    assert "Pre-training wins: 5.3 ± 0.6 points over random initialisation." in page
+    assert "Pre-training wins: 5.3 ± 0.6 points over random initialisation (p = 0.013)." in page
     assert "held-out package rich" in page
 
 

@@ -45,7 +45,12 @@ CURVE = [(0.0, 9.0), (1.0, 6.0), (2.0, 5.9), (3.0, 4.0), (4.0, 3.0)]
 
 
 def comparison(
-    difference: float, standard_error: float, *, seeds: int = 5, wins: bool = False
+    difference: float,
+    standard_error: float,
+    outcome: str,
+    *,
+    seeds: int = 5,
+    p_value: float | None = None,
 ) -> Comparison:
     return Comparison(
         system="pretrained",
@@ -56,8 +61,8 @@ def comparison(
         standard_error=standard_error,
         paired=True,
         seeds=seeds,
-        wins=wins,
-        statement="",
+        outcome=outcome,
+        corrected=p_value,
     )
 
 
@@ -82,12 +87,12 @@ def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
             SystemScore(name="untouched_encoder", role="baseline", fits=1, test=before),
             SystemScore(name="pretrained", role="pretrained", fits=2, test=after),
         ),
-        comparisons=(comparison(gain, 0.001).model_copy(update=ahead),),
+        comparisons=(comparison(gain, 0.001, "undecided").model_copy(update=ahead),),
     )
     found = search_found(task)
     assert found.startswith(
         "before nDCG@10 23.4, recall@1 13.3; after nDCG@10 "
-        f"{23.4 + 100 * gain:.1f} ± 0.0, recall@1 15.0 ± 0.0; 1,000 held-out queries"
+        f"{23.4 + 100 * gain:.1f}, recall@1 15.0; 1,000 held-out queries"
     )
     assert found.partition("queries")[2].startswith(advice)
     assert ("no better" in found) == (gain < 0)
@@ -132,44 +137,43 @@ def test_numbers_have_units_and_few_digits(shown: str, expected: str) -> None:
     ("found", "kind", "words"),
     [
         (
-            comparison(0.053, 0.006, wins=True),
+            comparison(0.053, 0.006, "win", p_value=0.0009),
             "win",
-            "Pre-training wins: 5.3 ± 0.6 points over random initialisation.",
+            "Pre-training wins: 5.3 ± 0.6 points over random initialisation (p = 0.0009).",
         ),
         (
-            comparison(0.02, 0.005),
+            comparison(0.02, 0.005, "gain", p_value=0.016),
             "gain",
-            "A gain of 2.0 ± 0.5 points over random initialisation, below the 3-point "
+            "A gain of 2.0 ± 0.5 points over random initialisation (p = 0.016), below the 3-point "
             "margin set in advance.",
         ),
         (
-            comparison(0.15, 0.06),
+            comparison(0.15, 0.06, "none", p_value=0.13),
             "none",
-            "No clear difference from random initialisation: +15.0 ± 6.0 points, within 3 "
-            "standard errors.",
+            "No clear difference from random initialisation: +15.0 ± 6.0 points (p = 0.13).",
         ),
         (
-            comparison(0.15, 0.0, seeds=1),
+            comparison(0.15, 0.0, "undecided", seeds=1),
             "undecided",
             "+15.0 points against random initialisation with 1 seed: no verdict with fewer than "
             "3; set finetune.seeds.",
         ),
         (
-            comparison(-0.15, 0.01, seeds=2),
+            comparison(-0.15, 0.01, "undecided", seeds=2, p_value=0.04),
             "undecided",
             "−15.0 ± 1.0 points against random initialisation with 2 seeds: no verdict with "
             "fewer than 3; set finetune.seeds.",
         ),
         (
-            comparison(0.004, 0.009),
-            "none",
-            "No clear difference from random initialisation: +0.4 ± 0.9 points, within 3 "
-            "standard errors.",
+            comparison(0.1, 0.0, "undecided"),
+            "undecided",
+            "+10.0 points against random initialisation with 5 seeds: no verdict with equal "
+            "differences for all of them; set finetune.seeds.",
         ),
         (
-            comparison(-0.021, 0.005),
+            comparison(-0.021, 0.005, "loss", p_value=0.014),
             "loss",
-            "Pre-training loses: 2.1 ± 0.5 points below random initialisation.",
+            "Pre-training loses: 2.1 ± 0.5 points below random initialisation (p = 0.014).",
         ),
     ],
 )
@@ -223,7 +227,7 @@ def test_a_baseline_that_does_better_is_named() -> None:
             for name, (role, mean) in means.items()
         )
 
-    won = comparison(0.053, 0.006, wins=True)
+    won = comparison(0.053, 0.006, "win")
     task = tagging(systems=systems(0.7), comparisons=(won,))
     assert verdict_sentence(task).endswith("Look-up table (70.0) does better.")
     assert verdict_sentence(task.model_copy(update={"systems": systems(0.5)})).endswith(

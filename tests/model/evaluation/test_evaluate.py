@@ -15,7 +15,7 @@ from cloze.artifacts.results import (
     standard_error,
 )
 from cloze.model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
-from cloze.model.evaluation.evaluate import difference, glue_average, reference_scores, task_scores
+from cloze.model.evaluation.evaluate import glue_average, reference_scores, task_scores
 from cloze.model.finetune.trials import TrialPlan, grid_points
 from cloze.model.glue import GLUE, submission_name, task_fields
 from cloze.model.tasks.problems import load_problem, load_tables
@@ -30,19 +30,6 @@ def test_a_summary_shows_every_value_and_its_error() -> None:
     assert summary.median == 0.7
     assert summary.standard_error == pytest.approx(0.1 / math.sqrt(3))
     assert standard_error([0.5]) == 0.0
-
-
-def test_differences_are_paired_where_the_seeds_are_the_same() -> None:
-    ours, theirs = {0: 0.8, 1: 0.9}, {0: 0.7, 1: 0.8}
-    paired = difference(ours, theirs)
-    assert paired.paired
-    assert paired.mean == pytest.approx(0.1)
-    assert paired.standard_error == pytest.approx(0.0, abs=1e-12)
-    apart = difference(ours, {5: 0.7, 6: 0.8})
-    assert not apart.paired
-    assert apart.standard_error == pytest.approx(math.hypot(0.05, 0.05))
-    constant = difference(ours, {0: 0.5})
-    assert constant.standard_error == pytest.approx(0.05)
 
 
 def fits(pretrained: list[float], random: list[float], **changes: object) -> Trials:
@@ -82,21 +69,58 @@ def verdicts(pretrained: list[float], random: list[float]) -> TaskScore:
     return task_scores(fits(pretrained, random), TINY, published={})[0]
 
 
-def test_a_win_needs_three_points_and_three_standard_errors() -> None:
-    clear = verdicts([0.80, 0.81, 0.82], [0.70, 0.71, 0.72])
-    assert [(c.against, c.wins) for c in clear.comparisons] == [("lookup", True), ("random", True)]
-    small = verdicts([0.71, 0.72, 0.73], [0.70, 0.71, 0.72]).comparisons[1]
-    assert not small.wins
+def test_a_win_needs_three_points_and_a_significant_difference() -> None:
+    clear = verdicts([0.80, 0.81, 0.82], [0.70, 0.715, 0.72])
+    wins = [("lookup", "win"), ("random", "win")]
+    assert [(c.against, c.outcome) for c in clear.comparisons] == wins
+    small = verdicts([0.71, 0.722, 0.73], [0.70, 0.71, 0.72]).comparisons[1]
+    assert small.outcome == "gain"
     assert "by less than 3 points" in small.statement
     noisy = verdicts([0.60, 0.80, 1.00], [0.70, 0.70, 0.70]).comparisons[1]
-    assert not noisy.wins
+    assert noisy.outcome == "none"
     assert noisy.statement.startswith("no clear difference")
-    worse = verdicts([0.50, 0.51, 0.52], [0.70, 0.71, 0.72]).comparisons[1]
-    assert worse.statement.startswith("pretrained loses to random: -20.0")
+    worse = verdicts([0.50, 0.512, 0.52], [0.70, 0.71, 0.72]).comparisons[1]
+    assert worse.statement.startswith("pretrained loses to random: -19.9")
 
 
-def test_a_single_seed_never_wins() -> None:
-    assert not any(comparison.wins for comparison in verdicts([0.9], [0.1]).comparisons)
+def test_three_seeds_four_standard_errors_apart_are_no_clear_difference() -> None:
+    """With two degrees of freedom that happens by chance in one of fourteen comparisons."""
+    (_, found) = verdicts([0.80, 0.82, 0.84], [0.71, 0.75, 0.81]).comparisons
+    assert 3 < found.difference / found.standard_error < 4.3
+    assert found.outcome == "none"
+    assert found.p_value == pytest.approx(0.0696, abs=5e-4)
+
+
+def test_one_seed_or_equal_seeds_give_no_verdict() -> None:
+    assert {c.outcome for c in verdicts([0.9], [0.1]).comparisons} == {"undecided"}
+    equal = verdicts([0.9, 0.9, 0.9], [0.1, 0.1, 0.1]).comparisons[1]
+    assert equal.statement == (
+        "no verdict on pretrained and random with equal differences for all seeds: +80.0 points, "
+        "3 seeds"
+    )
+
+
+def test_a_p_value_is_corrected_for_the_tasks_beside_it() -> None:
+    one = fits([0.80, 0.82, 0.84], [0.73, 0.75, 0.80])
+    alone = task_scores(one, TINY, published={})[0].comparisons[1]
+    noise = fits([0.60, 0.80, 1.00], [0.70, 0.70, 0.70])
+    others = [
+        (
+            task.model_copy(update={"name": f"t{n}"}),
+            [trial.model_copy(update={"task": f"t{n}"}) for trial in noise.fits],
+        )
+        for n in range(3)
+        for task in noise.tasks
+    ]
+    among = Trials(
+        tasks=(*one.tasks, *(task for task, _ in others)),
+        fits=(*one.fits, *(trial for _, found in others for trial in found)),
+    )
+    beside = task_scores(among, TINY, published={})[0].comparisons[1]
+    assert alone.outcome == "win"
+    assert beside.p_value == alone.p_value
+    assert beside.corrected == pytest.approx(4 * (alone.p_value or 0))
+    assert beside.outcome == "none"
 
 
 def test_systems_come_from_the_simplest_to_ours_with_their_curves() -> None:

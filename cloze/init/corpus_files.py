@@ -1,0 +1,235 @@
+"""Which files of a corpus to read, with which reader, and which to leave out.
+
+In:  the files at a path.
+Out: `Choice`: the reader that suits most of their bytes by content, the files that it reads, and
+     patterns that leave out the others.
+
+A folder of data holds more than data: a README, marks of finished jobs, metadata, documents of
+other kinds. What is left out is written to the configuration, so that preparation, search and
+adaptation leave out the same.
+"""
+
+import glob
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from cloze.artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
+from cloze.artifacts.filesystem import InputFile, below, folder_of
+from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream, unpacked
+from cloze.pipeline.readers.structure import TABLE_MAGIC, format_of
+
+PEEKED_FILES = 64
+"""Files per suffix whose content is examined, evenly spread."""
+PEEKED_BYTES = 1 << 16
+MOST_DAMAGE = 0.01
+"""Maximum share of undecodable characters in a text file."""
+
+METADATA = (
+    *("readme*", "license*", "copying*", "notice*", "citation*", "changelog*", "makefile"),
+    *("_success", "_metadata", "_common_metadata", "dataset_dict.json", "dataset_info*.json"),
+    *("state.json", "*.crc", "*.md5", "*.sha256", "md5sums*", "sha256sums*", "thumbs.db"),
+)
+"""Names, in lower case, of what lies beside data."""
+WEB_ASSETS = (".js", ".css", ".map", ".svg", ".xml", ".json", ".txt")
+"""Suffixes of what lies beside HTML pages."""
+REFUSING_EMPTY = ("parquet", "arrow", "csv", "warc")
+"""Readers for which an empty file is a damaged one."""
+
+KINDS = {
+    "text": "plain text",
+    "jsonl": "JSON lines",
+    "json": "JSON, but not one object per line",
+    "csv": "a table",
+    "parquet": "Parquet",
+    "arrow": "Arrow",
+    "html": "HTML",
+    "warc": "a web archive",
+    "mediawiki": "a MediaWiki dump",
+    "wikiextractor": "WikiExtractor output",
+}
+LISTED_FILES = 3
+"""Files left out by a pattern that are listed by name; more are counted."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The files to read."""
+
+    reader: str
+    """Name of a reader; `text` for prose of any layout."""
+    files: tuple[InputFile, ...]
+    """Those that are read, in path order."""
+    exclude: tuple[str, ...]
+    """Patterns that leave out the others."""
+    odd: tuple[str, ...]
+    """Files that are left out, and those that will be dropped or refused, each with the reason."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a file is: the name of a reader, `json`, or nothing with the error."""
+
+    name: str
+    error: ClozeError | None = None
+
+    @property
+    def why(self) -> str:
+        if isinstance(self.error, NotText):
+            return "not text"
+        if self.error:
+            return f"not readable: {str(self.error).partition(': ')[2]}"
+        return KINDS.get(self.name, "empty")
+
+
+def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
+    """The files at `path` to read; raises the first file's error if none can be read."""
+    groups: dict[str, list[InputFile]] = {}
+    for file in files:
+        groups.setdefault(_group(file.path), []).append(file)
+    kinds = {
+        file: _peek(file)
+        for group in groups.values()
+        for file in group[:: max(1, len(group) // PEEKED_FILES)]
+    }
+    reader = _majority(groups, kinds)
+    if not reader:
+        raise next((kind.error for kind in kinds.values() if kind.error), None) or UsageError(
+            f"{path}: no text in it; it has "
+            + "; ".join(f"{_name(file)} ({kind.why})" for file, kind in [*kinds.items()][:5])
+            + (_JSON_REMEDY if any(kind.name == "json" for kind in kinds.values()) else "")
+        )
+    taken = [suffix for suffix, group in groups.items() if _holds(group, kinds, reader)]
+    if any(not _is_metadata(file.path) for suffix in taken for file in groups[suffix]):
+        data = {s for s in taken if any(not _is_metadata(file.path) for file in groups[s])}
+        taken = [suffix for suffix in taken if suffix in data]
+    foreign = [
+        file
+        for suffix in taken
+        for file in groups[suffix]
+        if file in kinds and _is_foreign(kinds[file], reader)
+    ]
+    chosen = [f for f in files if _group(f.path) in taken and f not in set(foreign)]
+    left = {suffix: group for suffix, group in groups.items() if suffix not in taken}
+    if foreign:
+        left[""] = [*left.get("", []), *foreign]
+    odd = [f"{_name(file)} ({kinds[file].why})" for file in chosen if _is_odd(kinds.get(file))]
+    return Choice(
+        reader=reader,
+        files=tuple(chosen),
+        exclude=tuple(sorted(_patterns(left, chosen, folder_of(path)))),
+        odd=(*odd, *_left_out(left, kinds)),
+    )
+
+
+_JSON_REMEDY = "; JSON lines have one object per line: jq -c '.[]' FILE > FILE.jsonl makes them"
+
+
+def _group(path: str) -> str:
+    """The suffix, without that of compression; a mark or metadata without one is its own group."""
+    name = path.rsplit("/", 1)[-1]
+    packed = next((end for end in COMPRESSED_SUFFIXES if name.endswith(end)), "")
+    suffix = PurePosixPath(name.removesuffix(packed)).suffix
+    if suffix[1:].isdigit() or len(suffix) > 9 or "-p" in suffix:  # of a part: x.xml-p10p30
+        suffix = ""
+    return suffix if suffix or not _is_metadata(path) else name
+
+
+def _name(file: InputFile) -> str:
+    return file.path.rsplit("/", 1)[-1]
+
+
+def _is_metadata(path: str) -> bool:
+    name = path.rsplit("/", 1)[-1].lower()
+    return any(fnmatchcase(name, pattern) for pattern in METADATA)
+
+
+def _peek(file: InputFile) -> _Kind:
+    """What a file is, by its first bytes."""
+    if not file.size:
+        return _Kind("")
+    try:
+        head = next(unpacked(file.path), b"")
+        if head.startswith(b"WARC/"):  # its pages may be in any encoding, and images among them
+            return _Kind("warc")
+        table = next((name for magic, name in TABLE_MAGIC.items() if head.startswith(magic)), "")
+        if table:
+            return _Kind(table)
+        chunk = next(stream(file.path, at_a_time=PEEKED_BYTES), b"")[:PEEKED_BYTES]
+    except (IntegrityError, UsageError) as error:
+        return _Kind("", error)
+    text = chunk.decode("utf-8", "replace")
+    if text.count("\ufffd") + text.count("\0") > MOST_DAMAGE * len(text):
+        return _Kind("", NotText(f"{file.path}: no text"))
+    return _Kind(format_of(text, file.path))
+
+
+def _majority(groups: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind]) -> str:
+    """The reader of most bytes; metadata and what belongs to web pages count only if alone."""
+    votes: Counter[str] = Counter()
+    weak: Counter[str] = Counter()
+    pages = any(kind.name == "html" for kind in kinds.values())
+    for suffix, group in groups.items():
+        peeked = [file for file in group if file in kinds]
+        factor = len(group) / len(peeked)
+        for file in peeked:
+            beside = pages and suffix in WEB_ASSETS
+            counted = weak if beside or _is_metadata(file.path) else votes
+            name = kinds[file].name
+            if name not in ("", "json"):
+                counted[name] += int(file.size * factor)
+    found = (votes or weak).most_common(1)
+    return found[0][0] if found else ""
+
+
+def _holds(group: list[InputFile], kinds: dict[InputFile, _Kind], reader: str) -> bool:
+    """Whether a group has files for the reader, or empty ones with the same suffix."""
+    names = [kinds[file].name for file in group if file in kinds]
+    return reader in names
+
+
+def _is_foreign(kind: _Kind, reader: str) -> bool:
+    """Whether the reader would refuse the file, or read it as what it is not."""
+    if kind.error:
+        archive = isinstance(kind.error, UsageError) and not isinstance(kind.error, NotText)
+        return archive or (isinstance(kind.error, NotText) and reader in REFUSING_EMPTY)
+    return kind.name != reader and (bool(kind.name) or reader in REFUSING_EMPTY)
+
+
+def _is_odd(kind: _Kind | None) -> bool:
+    return kind is not None and not kind.name
+
+
+def _patterns(
+    left: dict[str, list[InputFile]], chosen: Sequence[InputFile], root: str
+) -> Iterable[str]:
+    """Patterns that match every file left out, and none that is chosen."""
+    names = {_name(file) for file in chosen}
+    for suffix, group in left.items():
+        pattern = f"*{glob.escape(suffix)}"
+        if suffix.startswith(".") and not any(fnmatchcase(name, pattern) for name in names):
+            plain = [file for file in group if not fnmatchcase(_name(file), pattern)]
+            yield pattern
+            packed = {
+                f"{pattern}{end}"
+                for f in plain
+                for end in COMPRESSED_SUFFIXES
+                if f.path.endswith(end)
+            }
+            yield from packed
+            continue
+        for file in group:
+            relative = below(file.path, root)
+            yield glob.escape(_name(file) if _name(file) not in names else relative)
+
+
+def _left_out(left: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind]) -> Iterable[str]:
+    """What is left out, each with the reason."""
+    for suffix, group in left.items():
+        known = [file for file in group if file in kinds]
+        if suffix.startswith(".") and len(group) > LISTED_FILES:
+            yield f"*{suffix} ({len(group):,} files, {kinds[known[0]].why}; left out)"
+        else:
+            yield from (f"{_name(file)} ({kinds[file].why}; left out)" for file in known)
