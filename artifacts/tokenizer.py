@@ -1,14 +1,14 @@
-"""Tokenizers and their identity: WordPiece, and the byte-level BPE of imported encoders.
+"""Tokenizers and their identity: WordPiece, and those of imported encoders.
 
-In:  a vocabulary learnt here, a `vocab.txt`, or a `tokenizer.json` (WordPiece or byte-level BPE),
-     of which every field that affects ids is honoured or rejected.
+In:  a vocabulary learnt here, a `vocab.txt`, or a `tokenizer.json` (WordPiece, byte-level BPE,
+     Unigram and others), of which every field that affects ids is honoured or rejected.
 Out: `SubwordTokenizer`: the special ids, `encode`, and a `tokenizers.Tokenizer`, with the same ids
      as the original file.
 
 `[MASK]` written in a document is plain text (`encode_special_tokens`), so body text never contains
 a special id other than [UNK].
 
-The two kinds differ only in this module, except for WordPiece's fast implementation
+The kinds differ only in this module, except for WordPiece's fast implementation
 (pipeline/tokenizer) and the leading space of byte-level tokens (`spaces_count`).
 """
 
@@ -264,21 +264,11 @@ class ByteLevelTokenizer(SubwordTokenizer):
     @cached_property
     def backend(self) -> Tokenizer:
         """The file's own pipeline."""
-        tokenizer = Tokenizer.from_str(self.content)
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        tokenizer.encode_special_tokens = True
-        return tokenizer
+        return own_pipeline(self.content)
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
         """Strip the white space around a [MASK], if the file says so."""
-        (mask,) = (w for w in self.backend.get_added_tokens_decoder().values() if w.content == MASK)
-        parts = text.split(MASK)
-        if mask.lstrip:
-            parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
-        if mask.rstrip:
-            parts = [parts[0], *(part.lstrip() for part in parts[1:])]
-        return [self.encode(part) for part in parts]
+        return _around_masks(self, text, MASK)
 
     def tokenizer_json(self) -> str:
         """The original file."""
@@ -287,6 +277,80 @@ class ByteLevelTokenizer(SubwordTokenizer):
     def transformers_options(self) -> dict[str, JsonValue]:
         """The class that is defined entirely by `tokenizer.json`."""
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
+@dataclass(frozen=True)
+class ForeignTokenizer(SubwordTokenizer):
+    """Any other `tokenizer.json` of an imported encoder, such as Unigram; never learnt here.
+
+    The special tokens may have other names than BERT's, as `<s>` for [CLS]. `tokenizers` computes
+    every id.
+    """
+
+    spaces_count: ClassVar[bool] = True
+
+    content: str
+    """The content of `tokenizer.json`."""
+
+    special: tuple[str, ...]
+    """The file's names of `SPECIAL_TOKENS`, in their order."""
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Token, as spelled in the file, to id; the special tokens also by BERT's names."""
+        found = dict(self.backend.get_vocab(with_added_tokens=True))
+        return found | {
+            ours: found[theirs] for ours, theirs in zip(SPECIAL_TOKENS, self.special, strict=True)
+        }
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that affects ids."""
+        table = json.loads(self.content)
+        parts = ("model", "normalizer", "pre_tokenizer", "added_tokens", "post_processor")
+        return digest_of(["foreign", list(self.special), *(table.get(part) for part in parts)])
+
+    @cached_property
+    def backend(self) -> Tokenizer:
+        """The file's own pipeline."""
+        return own_pipeline(self.content)
+
+    def encode_around_masks(self, text: str) -> list[list[int]]:
+        """Strip the white space around a [MASK], if the file says so."""
+        return _around_masks(self, text, self.special[SPECIAL_TOKENS.index(MASK)])
+
+    def tokenizer_json(self) -> str:
+        """The original file."""
+        return self.content
+
+    def transformers_options(self) -> dict[str, JsonValue]:
+        """The class that is defined by `tokenizer.json`, and which tokens are special."""
+        names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **dict(zip(names, self.special, strict=True)),
+        }
+
+
+def own_pipeline(content: str) -> Tokenizer:
+    """The pipeline of a `tokenizer.json` without padding or truncation."""
+    tokenizer = Tokenizer.from_str(content)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _around_masks(tokenizer: SubwordTokenizer, text: str, mask_token: str) -> list[list[int]]:
+    """Ids of the parts of `text` around [MASK], without the white space that it takes."""
+    added = tokenizer.backend.get_added_tokens_decoder().values()
+    (mask,) = (word for word in added if word.content == mask_token)
+    parts = text.split(MASK)
+    if mask.lstrip:
+        parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
+    if mask.rstrip:
+        parts = [parts[0], *(part.lstrip() for part in parts[1:])]
+    return [tokenizer.encode(part) for part in parts]
 
 
 def well_formed(text: str) -> str:
@@ -349,7 +413,7 @@ def read_vocab_txt(
 
 
 def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
-    """Read a `tokenizer.json` with BERT's WordPiece pipeline or a byte-level BPE.
+    """Read a `tokenizer.json`: BERT's WordPiece pipeline, a byte-level BPE, or any other kind.
 
     Every field that affects ids is honoured or rejected. Padding and truncation do not affect them,
     and special tokens written in a text are treated as text, whatever the file says.
@@ -357,8 +421,10 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
     try:
         content = Path(path).read_text("utf-8")
         table = json.loads(content)
-        if table["model"].get("type") == "BPE":
+        if _is_byte_level(table):
             return _byte_level(content, table, path=path)
+        if table["model"].get("type") in FOREIGN_MODELS:
+            return _foreign(content, table, path=path)
         vocabulary: dict[str, int] = dict(table["model"]["vocab"])
         normalizer = table["normalizer"]
         lowercase = bool(normalizer["lowercase"])
@@ -389,6 +455,76 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
             for word, _, options in added
             if not options.get("special", False)
         ),
+    )
+
+
+FOREIGN_MODELS = ("Unigram", "BPE", "WordLevel")
+"""Models other than WordPiece and byte-level BPE."""
+
+SPECIAL_NAMES = {
+    PAD: (PAD, "<pad>"),
+    UNK: (UNK, "<unk>"),
+    CLS: (CLS, "<s>", "<bos>"),
+    SEP: (SEP, "</s>", "<eos>"),
+    MASK: (MASK, "<mask>"),
+}
+"""Names of the special tokens in the files of multilingual encoders."""
+
+WORD_BEGINS = "\u2581"
+"""Stands for the space before a word in SentencePiece's vocabularies."""
+
+
+def _is_byte_level(table: Mapping[str, Mapping[str, JsonValue]]) -> bool:
+    steps = table.get("pre_tokenizer") or {}
+    every = steps.get("pretokenizers", [steps])
+    return (
+        table["model"].get("type") == "BPE"
+        and isinstance(every, list)
+        and any(isinstance(step, dict) and step.get("type") == "ByteLevel" for step in every)
+    )
+
+
+def _foreign(
+    content: str, table: Mapping[str, Mapping[str, JsonValue]], *, path: str | Path
+) -> ForeignTokenizer:
+    """Parse a `tokenizer.json` of another kind."""
+    if table["model"].get("dropout"):
+        raise UsageError(
+            f"{path}: model.dropout is {table['model']['dropout']!r}, expected none; its ids "
+            "cannot be reproduced"
+        )
+    try:
+        backend = own_pipeline(content)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise UsageError(f"{path}: not a tokenizer.json: {error}") from None
+    ids = backend.get_vocab(with_added_tokens=True)
+    named = {
+        ours: next((name for name in names if name in ids), "")
+        for ours, names in SPECIAL_NAMES.items()
+    }
+    missing = [" or ".join(SPECIAL_NAMES[ours]) for ours, theirs in named.items() if not theirs]
+    if missing:
+        raise UsageError(f"{path}: no special token {', '.join(missing)}; expected an encoder's")
+    around = backend.encode("a").ids
+    if [*around[:1], *around[-1:]] != [ids[named[CLS]], ids[named[SEP]]]:
+        raise UsageError(
+            f"{path}: encodes 'a' as {[backend.id_to_token(index) for index in around]}, "
+            f"expected it between {named[CLS]} and {named[SEP]}"
+        )
+    spaced = any(word.startswith(WORD_BEGINS) for word in ids)
+
+    def readable(token: str) -> str:
+        if token in named.values() or not spaced:
+            return token
+        begins = token.startswith(WORD_BEGINS)
+        return (token[1:] or token) if begins else f"{CONTINUATION}{token}"
+
+    normalizer = backend.normalizer
+    return ForeignTokenizer(
+        tuple(map(readable, _in_id_order(ids, path=path))),
+        lowercase=normalizer is not None and "A" not in normalizer.normalize_str("A"),
+        content=content,
+        special=tuple(named.values()),
     )
 
 
@@ -428,15 +564,6 @@ def _byte_level(
     content: str, table: Mapping[str, Mapping[str, JsonValue]], *, path: str | Path
 ) -> ByteLevelTokenizer:
     """Parse a `tokenizer.json` whose model is a BPE."""
-    steps = table.get("pre_tokenizer") or {}
-    every = steps.get("pretokenizers", [steps])
-    if not isinstance(every, list) or not any(
-        isinstance(step, dict) and step.get("type") == "ByteLevel" for step in every
-    ):
-        raise UsageError(
-            f"{path}: a BPE tokenizer that does not work on bytes; expected the pre-tokenizer "
-            "ByteLevel, as in ModernBERT and Ettin, or WordPiece"
-        )
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if table["model"].get(option):
             raise UsageError(

@@ -133,7 +133,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
         put_bytes(table.output, tokens.read_bytes(name), name=name) for name in tokenizer.files()
     ]
     every = [ExampleStatistics.read(entry) for entry in entries if _is_of_training(entry)]
-    text = tokens.manifest.statistics["splits"].get(TRAIN)
+    text = tokens.manifest.statistics.get("splits", {}).get(TRAIN)
     if text and every:
         passes = stage.examples.copies * len(stage.examples.max_seq_lengths)
         for alarm in alarms(sum(every, ExampleStatistics()), text, passes=passes):

@@ -137,12 +137,67 @@ def special_ids(family: Family, tokenizer: SubwordTokenizer) -> dict[str, JsonVa
     ModernBertConfig's default ids lie beyond the end of most vocabularies.
     """
     if family == "bert":
-        return {}
+        return {"pad_token_id": tokenizer.pad_id} if tokenizer.pad_id else {}
     return {
         "pad_token_id": tokenizer.pad_id,
         **dict.fromkeys(("bos_token_id", "cls_token_id"), tokenizer.cls_id),
         **dict.fromkeys(("eos_token_id", "sep_token_id"), tokenizer.sep_id),
     }
+
+
+ROBERTA_TYPES = ("roberta", "xlm-roberta", "camembert")
+"""Encoders with BERT's architecture whose positions begin after the id of the padding token."""
+
+_ROBERTA_HEAD = {
+    "lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
+    "lm_head.decoder.": "cls.predictions.decoder.",
+    "lm_head.bias": "cls.predictions.bias",
+    "roberta.": "bert.",
+}
+"""Beginnings of its parameter names and of BERT's."""
+
+
+def first_position(table: Mapping[str, JsonValue]) -> int:
+    """The position of the first token: 0 but in RoBERTa's relatives, usually 2."""
+    if table.get("model_type") not in ROBERTA_TYPES:
+        return 0
+    pad = table.get("pad_token_id", 1)
+    return pad + 1 if isinstance(pad, int) else 2
+
+
+def as_bert(table: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """The `config.json` of a BERT that computes the same as RoBERTa or one of its relatives."""
+    positions, first = table.get("max_position_embeddings", 512), first_position(table)
+    if not first or not isinstance(positions, int):
+        return table
+    return {
+        **table,
+        "model_type": "bert",
+        "max_position_embeddings": positions - first,
+        "type_vocab_size": 2,
+    }
+
+
+def tensors_as_bert(
+    tensors: Mapping[str, Tensor], table: Mapping[str, JsonValue]
+) -> dict[str, Tensor]:
+    """The tensors of that BERT: other names, no positions before the first, two segments."""
+    first, renamed = first_position(table), dict(tensors)
+    if not first:
+        return renamed
+    for name, tensor in tensors.items():
+        found = (pair for pair in _ROBERTA_HEAD.items() if name.startswith(pair[0]))
+        old, new = next(found, ("", ""))
+        present = new + name.removeprefix(old)
+        del renamed[name]
+        if present.endswith("embeddings.position_embeddings.weight"):
+            renamed[present] = tensor[first:].clone()
+        elif present.endswith("token_type_embeddings.weight") and len(tensor) == 1:
+            renamed[present] = tensor.repeat(2, 1)
+        else:
+            renamed[present] = tensor
+    return renamed
 
 
 def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderConfig:
@@ -157,12 +212,13 @@ def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderCon
                     f"{written[name]!r}; change both, or delete the section cloze"
                 )
         return ours
+    table = as_bert(table)
     family: Family = "modern" if table.get("model_type") == MODERN_TYPE else "bert"
     for key, accepted in REQUIRED[family].items():
         if table.get(key) not in accepted:
             raise UsageError(
                 f"{source}: {key} is {table.get(key)!r}, expected {accepted[-1]!r}; "
-                "only encoders with the architecture of BERT or ModernBERT can be read"
+                "only encoders with the architecture of BERT, RoBERTa or ModernBERT can be read"
             )
     if family == "modern":
         return _modern_encoder_config(table, source=source)

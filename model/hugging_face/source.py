@@ -34,7 +34,7 @@ from cloze.artifacts.tokenizer import (
     read_vocab_txt,
 )
 from cloze.model.config import EncoderConfig
-from cloze.model.hugging_face.layout import Layout, encoder_config
+from cloze.model.hugging_face.layout import Layout, encoder_config, tensors_as_bert
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -201,7 +201,8 @@ def read_weights(source: Source, layout: Layout) -> dict[str, Tensor]:
     An output layer that is not tied to the word embeddings is refused; neither family has one.
     """
     found = {}
-    for name, tensor in _stored_tensors(source).items():
+    table = source.read_table(CONFIG) if CONFIG in source.names else {}
+    for name, tensor in tensors_as_bert(_stored_tensors(source), table).items():
         # Older checkpoints use gamma and beta; bare encoders lack the prefix `bert.` or `model.`.
         present = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
         present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)

@@ -99,10 +99,6 @@ def ordinary(token: str) -> Callable[[dict[str, Any]], None]:
 
 
 REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "no bytes": (
-        lambda table: table.update(pre_tokenizer={"type": "Whitespace"}),
-        "a BPE tokenizer that does not work on bytes",
-    ),
     "dropout": (lambda table: table["model"].update(dropout=0.1), "model.dropout is 0.1"),
     "no mask": (without(MASK), r"without the special tokens \[MASK\]; BERT's are"),
     "a mask that is text": (ordinary(MASK), r"without the special tokens \[MASK\]"),

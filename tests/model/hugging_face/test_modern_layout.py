@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "partial": (without_a_layer, "no tensor model.layers.4.mlp_norm.weight (3 missing)"),
     "untied": (untied, "decoder.weight differs from model.embeddings.tok_embeddings.weight"),
     "vocabulary": (more_words, "tok_embeddings.weight is [18, 30], config.json and tokenizer say"),
-    "bpe": (plain_bpe, "a BPE tokenizer that does not work on bytes; expected the pre-tokenizer"),
+    "bpe": (plain_bpe, "no special token [PAD] or <pad>, [UNK] or <unk>"),
     "bert": (
         lambda f: change_config(f, model_type="bert", hidden_act="gelu", type_vocab_size=2),
         "do not belong together, or the weights are not Bert's",

@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,43 @@ def test_special_cases_give_the_ids_of_tokenizers(name: str, text: str, lowercas
     assert encode_text(fast(name, lowercase=lowercase), text) == tokenizer(
         lowercase=lowercase
     ).encode(text)
+
+
+ACCENTS = [
+    "है वह घर में हैं",
+    "Её Йод й ё ЁЛКА",
+    "İstanbul ıI ß ẞ",
+    "e\u0301te\u0301 ÉTÉ a\u0323\u0301 a\u0301\u0323",
+    "がぎ ガ カ\u3099 ﾊﾟ",
+    "ที่นี่ ไทย 한국어 각",
+    "ΆΈ ςΣ Å \u212b Ｆｕｌｌ é。中é文",
+]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False])
+def test_case_and_accents_are_two_settings(name: str, lowercase: bool, strip_accents: bool) -> None:
+    characters = {
+        one
+        for text in ACCENTS
+        for cased in (text, text.lower())
+        for one in cased + unicodedata.normalize("NFD", cased)
+        if not one.isspace()
+    }
+    pieces = (*SPECIAL_TOKENS, *sorted(characters), *(f"##{one}" for one in sorted(characters)))
+    both = WordPieceTokenizer(pieces, lowercase, strip_accents)
+    for text in ACCENTS:
+        assert encode_text(form(name, both), text) == both.encode(text)
+    kept = both.backend.normalizer.normalize_str("Éé हैĐ")
+    assert (
+        kept
+        == {
+            (True, True): "ee हđ",
+            (True, False): "éé हैđ",
+            (False, True): "Ee हĐ",
+            (False, False): "Éé हैĐ",
+        }[lowercase, strip_accents]
+    )
 
 
 def test_an_unpaired_surrogate_is_no_reason_to_stop(name: str) -> None:
