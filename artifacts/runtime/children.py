@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import IO, NoReturn, Self
@@ -38,6 +38,12 @@ from cloze.artifacts.runtime.processes import LEFTOVER_GRACE, POLL_SECONDS, end,
 
 INTERVAL = 0.1
 """Seconds between a supervisor's checks; a child's exit is noticed immediately."""
+
+PEER_GRACE = 30.0
+"""Maximum seconds from SIGTERM to SIGKILL for children whose peer has failed."""
+
+TERMINATED = (128 + signal.SIGTERM, 128 + signal.SIGINT)
+"""Exit codes of a program that was asked to stop, as a shell reports them."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -110,13 +116,21 @@ def start(
     output: IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
     own_session: bool = False,
+    cores: Collection[int] = (),
 ) -> Child:
     """Start a program that receives SIGTERM when this process dies; its standard input is empty.
 
-    `output` receives standard output and error. Call this from a thread that outlives the program:
-    Linux sends the signal when the *thread* that started the child ends.
+    `output` receives standard output and error. If `cores` are given, it runs on these. Call this
+    from a thread that outlives the program: Linux sends the signal when the *thread* that started
+    the child ends.
     """
     parent = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent(parent, signal.SIGTERM)
+        if cores:
+            os.sched_setaffinity(0, cores)
+
     program = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -124,7 +138,7 @@ def start(
         stderr=output,
         env=environment,
         start_new_session=own_session,
-        preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509 - no locks in it
+        preexec_fn=prepare,  # noqa: PLW1509 - no locks in it
     )
     return Child(program.pid, program.poll)
 
@@ -236,6 +250,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
+        adopt_orphans(False)
         for signum, handler in self._handlers.items():
             signal.signal(signum, handler)  # type: ignore[arg-type]  # as signal.signal returned it
 
@@ -245,11 +260,24 @@ class Supervisor:
         gone = self._owner is not None and os.getppid() != self._owner
         return gone or self.received is not None
 
-    def watch(self, child: Child) -> int:
-        """The exit code of `child`, negative for a signal, once nothing below this process runs."""
-        while child.wait(INTERVAL) is None and not self.stopping:
-            pass
-        code = child.end(grace=self._grace)
+    def watch(self, *children: Child) -> int:
+        """An exit code, negative for a signal, once nothing below this process runs.
+
+        Several children do one job: the code is that of the first that failed, and the others then
+        have `PEER_GRACE` seconds, unless that one was terminated, as it has then told them.
+        """
+        code, running = 0, list(children)
+        while running and not self.stopping and code in (0, *TERMINATED):
+            running[0].wait(INTERVAL)
+            for child in tuple(running):
+                if (found := child.poll()) is not None:
+                    running.remove(child)
+                    code = code or found
+        grace = self._grace if self.stopping else min(self._grace, PEER_GRACE)
+        end([member for child in running for member in family(child.pid)], grace=grace)
+        for child in running:
+            found = child.end(grace=0.0)
+            code = code or found
         end(family(os.getpid())[1:], grace=min(self._grace, LEFTOVER_GRACE))
         with suppress(ChildProcessError):  # until no adopted zombie is left
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -284,7 +312,7 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> Non
         os.kill(os.getpid(), signum)
 
 
-def adopt_orphans() -> None:
-    """From now on, adopt descendants of this process whose parent ends (Linux)."""
+def adopt_orphans(adopted: bool = True) -> None:
+    """From now on, adopt descendants of this process whose parent ends, or no more (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopted), 0, 0, 0)

@@ -16,10 +16,11 @@ import argparse
 import contextlib
 import ctypes
 import os
-import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import ClozeError
@@ -116,28 +117,71 @@ def threads_per_rank(machine: TrainingMachine) -> int:
     return machine.threads or max(1, cores if bound else cores // machine.ranks)
 
 
-def training_command(
-    module: str, table: str, *, machine: TrainingMachine, launcher_options: Sequence[str] = ()
-) -> list[str]:
-    """The argv that runs `module` on a stage table: a single process, or DeepSpeed's launcher.
+@dataclass(frozen=True)
+class Rank:
+    """How one process of a training program is started."""
 
-    `launcher_options` (`--hostfile …`, `--no_ssh --node_rank 1 …`) are passed to the launcher as
-    is.
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Variables to set besides those of this process."""
+    cores: tuple[int, ...] = ()
+    """The cores it is bound to, if any."""
+
+
+def ranks_of(
+    module: str, table: str, *, machine: TrainingMachine, launcher_options: Sequence[str] = ()
+) -> tuple[Rank, ...]:
+    """The processes that run `module` on a stage table: a machine's ranks, or DeepSpeed's launcher.
+
+    With `launcher_options` (`--hostfile …`, `--no_ssh --node_rank 1 …`), which are passed to it as
+    is, DeepSpeed's launcher starts the ranks, on several machines. It is not used on one: if it is
+    killed, its own parent reports success.
     """
-    program = ["--config", table]
-    if machine.ranks == 1 and not launcher_options:
-        return [sys.executable, "-P", "-m", module, *program]
-    launcher = [sys.executable, "-P", "-m", "deepspeed.launcher.runner"]
-    options = [*launcher_options]
-    if not options:
-        # A free port: DeepSpeed's default is the same for every run on a machine.
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        options = ["--quiet", "--num_accelerators", str(machine.ranks), "--master_port", port]
-        if shutil.which("numactl") and not DRIVER.exists() and not machine.threads:
-            options.append("--bind_cores_to_rank")
-    return [*launcher, *options, "--module", module, *program]
+    program = ("--config", table)
+    common = training_environment(machine)
+    if launcher_options:
+        launcher = (sys.executable, "-P", "-m", "deepspeed.launcher.runner", *launcher_options)
+        return (Rank((*launcher, "--module", module, *program), common),)
+    argv = (sys.executable, "-P", "-u", "-m", module, *program)
+    if machine.ranks == 1:
+        return (Rank(argv, common),)
+    # A free port: any default would be the same for every run on a machine.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    count = str(machine.ranks)
+    world = {"WORLD_SIZE": count, "LOCAL_SIZE": count, "CROSS_RANK": "0", "CROSS_SIZE": "1"}
+    found = []
+    for rank, cores in enumerate(shares_of_cores(machine)):
+        own = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            **({"OMP_NUM_THREADS": str(len(cores))} if cores else {}),
+        }
+        found.append(Rank(argv, {**common, **world, **own}, cores))
+    return tuple(found)
+
+
+def shares_of_cores(machine: TrainingMachine) -> list[tuple[int, ...]]:
+    """For each rank the cores to bind it to: equal shares of the physical ones, in their order.
+
+    None are bound where GPUs compute, where threads are configured, or where a rank would have no
+    core of its own.
+    """
+    unbound: list[tuple[int, ...]] = [()] * machine.ranks
+    if sys.platform != "linux" or DRIVER.exists() or machine.threads:
+        return unbound
+    # Threads of one core share it: one of them each, since products gain nothing from the others.
+    cores: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), cpu)
+    share, chosen = len(cores) // machine.ranks, list(cores.values())
+    if not share:
+        return unbound
+    return [tuple(chosen[rank * share : (rank + 1) * share]) for rank in range(machine.ranks)]
 
 
 def main(module: str, arguments: list[str]) -> int:

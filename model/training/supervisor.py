@@ -2,7 +2,8 @@
 
     python -P -m cloze.model.training.supervisor PROGRAM --config TABLE --max-restarts 3
 
-In:  the program's module, its stage table; further options are passed to DeepSpeed's launcher.
+In:  the program's module, its stage table; with further options, DeepSpeed's launcher starts the
+     ranks, on several machines.
 Out: the program's standard output and exit code.
 
 The supervisor is stateless: checkpoints hold everything needed to resume, so a restart runs the
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.children import Supervisor, shell_code, start
-from cloze.model.training.start import machine_of, training_command, training_environment
+from cloze.model.training.start import Rank, machine_of, ranks_of
 
 FINAL = (0, 2, 130, 143)
 """Exit codes that are not retried: success, usage error, interrupted, terminated."""
@@ -32,20 +33,18 @@ PAUSE = 1.0
 """Seconds before a restart."""
 
 
-def supervise(
-    command: Sequence[str],
-    environment: dict[str, str],
-    *,
-    max_restarts: int,
-    pause: float = PAUSE,
-) -> int:
-    """Run a command until it succeeds, is stopped, or has died too often.
+def supervise(ranks: Sequence[Rank], *, max_restarts: int, pause: float = PAUSE) -> int:
+    """Run all ranks until they succeed, are stopped, or have died too often.
 
-    Returns its last exit code, as a shell would.
+    Returns the last exit code, as a shell would.
     """
     with Supervisor(grace=math.inf) as supervisor:  # ranks that are told to stop save first
         for left in range(max_restarts, -1, -1):
-            code = supervisor.watch(start(command, environment={**os.environ, **environment}))
+            started = [
+                start(rank.argv, environment={**os.environ, **rank.environment}, cores=rank.cores)
+                for rank in ranks
+            ]
+            code = supervisor.watch(*started)
             code = shell_code(code - 256 if code > LARGEST_CODE else code)
             if supervisor.received or code in FINAL or not left:
                 break
@@ -73,10 +72,8 @@ def main(arguments: Sequence[str]) -> int:
         machine = machine.model_copy(update={"ranks": known.ranks})
     restarts = machine.max_restarts if known.max_restarts is None else known.max_restarts
     options = [option for option in launcher_options if option != "--"]
-    command = training_command(
-        known.module, known.config, machine=machine, launcher_options=options
-    )
-    return supervise(command, training_environment(machine), max_restarts=restarts)
+    ranks = ranks_of(known.module, known.config, machine=machine, launcher_options=options)
+    return supervise(ranks, max_restarts=restarts)
 
 
 if __name__ == "__main__":

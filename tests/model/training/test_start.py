@@ -15,8 +15,9 @@ from cloze.model.training.start import (
     ALLOCATOR,
     KERNEL_CACHES,
     WAITING,
+    ranks_of,
+    shares_of_cores,
     threads_per_rank,
-    training_command,
     training_environment,
 )
 from tests.conftest import SMOKE, GoldenRun, cloze
@@ -102,34 +103,43 @@ def test_openmp_takes_the_settings_in_every_stage_that_cloze_starts(
 
 
 def test_one_rank_is_one_process() -> None:
-    command = training_command("cloze.model.training.pretrain", "t.json", machine=TrainingMachine())
-    assert command == [
-        sys.executable, "-P", "-m", "cloze.model.training.pretrain", "--config", "t.json",
-    ]  # fmt: skip
+    (rank,) = ranks_of("m", "t.json", machine=TrainingMachine())
+    assert rank.argv == (sys.executable, "-P", "-u", "-m", "m", "--config", "t.json")
+    assert "RANK" not in rank.environment
 
 
-def test_several_ranks_go_through_deepspeeds_launcher() -> None:
-    command = training_command("m", "t.json", machine=TrainingMachine(ranks=3))
-    assert command[1:4] == ["-P", "-m", "deepspeed.launcher.runner"]
-    assert command[command.index("--num_accelerators") + 1] == "3"
-    assert command[-4:] == ["--module", "m", "--config", "t.json"]
-
-
-def test_every_local_launch_has_a_port_of_its_own() -> None:
-    ports = set()
-    for _ in range(3):
-        command = training_command("m", "t.json", machine=TrainingMachine(ranks=2))
-        ports.add(command[command.index("--master_port") + 1])
+def test_the_ranks_of_a_machine_know_their_places_and_a_port_that_is_theirs_alone() -> None:
+    launches = [ranks_of("m", "t.json", machine=TrainingMachine(ranks=3)) for _ in range(2)]
+    for launch in launches:
+        assert [rank.environment["RANK"] for rank in launch] == ["0", "1", "2"]
+        assert [rank.environment["LOCAL_RANK"] for rank in launch] == ["0", "1", "2"]
+        assert {rank.environment["WORLD_SIZE"] for rank in launch} == {"3"}
+        assert {rank.environment["MASTER_ADDR"] for rank in launch} == {"127.0.0.1"}
+        assert len({rank.environment["MASTER_PORT"] for rank in launch}) == 1
+    ports = {launch[0].environment["MASTER_PORT"] for launch in launches}
+    assert len(ports) == 2
     assert "29500" not in ports
 
 
-def test_launcher_options_replace_the_local_ones() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is bound")
+def test_each_rank_has_cores_of_its_own_if_there_are_enough_and_no_threads_are_set() -> None:
+    cores = os.sched_getaffinity(0)
+    shares = shares_of_cores(TrainingMachine(ranks=2))
+    if len(cores) >= 2 and shares[0]:
+        assert len(shares[0]) == len(shares[1])
+        assert not set(shares[0]) & set(shares[1])
+        assert {*shares[0], *shares[1]} <= cores
+    assert shares_of_cores(TrainingMachine(ranks=len(cores) + 1)) == [()] * (len(cores) + 1)
+    assert shares_of_cores(TrainingMachine(ranks=2, threads=1)) == [(), ()]
+
+
+def test_launcher_options_leave_the_ranks_to_deepspeeds_launcher() -> None:
     options = ["--hostfile", "h", "--no_ssh", "--node_rank", "1"]
-    command = training_command(
+    (launcher,) = ranks_of(
         "m", "t.json", machine=TrainingMachine(ranks=8), launcher_options=options
     )
-    assert command[4:9] == options
-    assert "--num_accelerators" not in command
+    program = ("--module", "m", "--config", "t.json")
+    assert launcher.argv[1:] == ("-P", "-m", "deepspeed.launcher.runner", *options, *program)
 
 
 def test_memory_is_kept_and_ones_own_settings_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloze.model.training import supervisor as supervisor_module
+from cloze.model.training.start import Rank
 from cloze.model.training.supervisor import main, supervise
 from tests.waiting import PATIENCE, wait_for
 
@@ -19,9 +20,13 @@ sys.exit(int(sys.argv[2 + min(starts, len(sys.argv) - 3)]))
 """
 
 
+def rank(source: str) -> Rank:
+    return Rank((sys.executable, "-c", source), {})
+
+
 def _run(tmp_path: Path, codes: list[int], restarts: int) -> tuple[int, int]:
-    command = [sys.executable, "-c", COUNTING, str(tmp_path / "n"), *map(str, codes)]
-    code = supervise(command, {}, max_restarts=restarts, pause=0.0)
+    argv = (sys.executable, "-c", COUNTING, str(tmp_path / "n"), *map(str, codes))
+    code = supervise([Rank(argv, {})], max_restarts=restarts, pause=0.0)
     return code, len((tmp_path / "n").read_text())
 
 
@@ -39,13 +44,22 @@ def test_wrong_use_and_a_wish_to_stop_are_final(tmp_path: Path, code: int) -> No
 
 
 def test_a_kill_is_reported_as_a_shell_does() -> None:
-    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    assert supervise(command, {}, max_restarts=0) == 137
+    assert supervise([rank("import os; os.kill(os.getpid(), 9)")], max_restarts=0) == 137
 
 
 def test_a_killed_rank_is_reported_as_killed_through_deepspeeds_launcher() -> None:
-    command = [sys.executable, "-c", "import sys; sys.exit(-9)"]
-    assert supervise(command, {}, max_restarts=0) == 137
+    assert supervise([rank("import sys; sys.exit(-9)")], max_restarts=0) == 137
+
+
+def test_a_rank_that_fails_ends_the_others_and_its_code_counts() -> None:
+    sleeping = rank("import time; time.sleep(600)")
+    assert supervise([sleeping, rank("raise SystemExit(2)")], max_restarts=3) == 2
+
+
+def test_ranks_that_were_told_to_stop_are_left_to_save(tmp_path: Path) -> None:
+    saving = f"import time; time.sleep(1); open({str(tmp_path / 'saved')!r}, 'w'); exit(143)"
+    assert supervise([rank("exit(143)"), rank(saving)], max_restarts=3) == 143
+    assert (tmp_path / "saved").exists()
 
 
 def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) -> None:
@@ -58,8 +72,9 @@ def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) 
         "time.sleep(600)\n"
     )
     parent = (
-        "import sys; from cloze.model.training.supervisor import supervise; "
-        f"sys.exit(supervise([sys.executable, '-c', {child!r}], {{}}, max_restarts=3))"
+        "import sys; from cloze.model.training.supervisor import Rank, supervise; "
+        f"rank = Rank((sys.executable, '-c', {child!r}), {{}}); "
+        "sys.exit(supervise([rank], max_restarts=3))"
     )
     log = tmp_path / "log"
     with subprocess.Popen([sys.executable, "-c", parent]) as process:
@@ -71,9 +86,9 @@ def test_sigterm_reaches_the_child_and_nothing_is_started_again(tmp_path: Path) 
 
 def test_sigterm_between_two_starts_is_not_lost(tmp_path: Path) -> None:
     parent = (
-        "import sys; from cloze.model.training.supervisor import supervise; "
-        "sys.exit(supervise([sys.executable, '-c', 'raise SystemExit(9)'], {}, max_restarts=3, "
-        "pause=600.0))"
+        "import sys; from cloze.model.training.supervisor import Rank, supervise; "
+        "rank = Rank((sys.executable, '-c', 'raise SystemExit(9)'), {}); "
+        "sys.exit(supervise([rank], max_restarts=3, pause=600.0))"
     )
     command = [sys.executable, "-c", parent]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -95,13 +110,13 @@ def test_options_not_its_own_go_to_the_launcher(
     table.write_text('{"stage": "s", "format_version": 1, "config": {}, "output": "o"}')
     seen: list[object] = []
 
-    def recorded(command: list[str], environment: object, *, max_restarts: int) -> int:
-        seen.extend([command, max_restarts])
+    def recorded(ranks: list[Rank], *, max_restarts: int) -> int:
+        seen.extend([ranks[0].argv, max_restarts])
         return 0
 
     monkeypatch.setattr(supervisor_module, "supervise", recorded)
     own = ["m", "--config", str(table), "--max-restarts", "4", "--ranks", "3"]
     assert main([*own, "--", "--hostfile", "h"]) == 0
     command, restarts = seen
-    assert command[3:6] == ["deepspeed.launcher.runner", "--hostfile", "h"]
+    assert command[3:6] == ("deepspeed.launcher.runner", "--hostfile", "h")
     assert restarts == 4
