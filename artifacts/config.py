@@ -189,6 +189,13 @@ def assign(table: dict[str, object], place: str, value: object) -> dict[str, obj
     return result
 
 
+def with_value(config: ConfigT, place: str, value: object) -> ConfigT:
+    """A copy of `config` with `value`, which must be valid, at the dotted key `place`."""
+    name, _, rest = place.partition(".")
+    inner = with_value(getattr(config, name), rest, value) if rest else value
+    return config.model_copy(update={name: inner})
+
+
 def _assign(node: object, keys: list[str], value: object, *, where: str) -> Any:
     if not keys:
         return value

@@ -14,7 +14,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cloze.artifacts import filesystem
-from cloze.artifacts.config import assign, flat, override, parse, read_toml
+from cloze.artifacts.config import flat, override, parse, read_toml, with_value
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import Artifact, open_artifact
@@ -54,9 +54,16 @@ class Place:
 
     def machine(self) -> MachineConfig:
         """The machine's configuration."""
-        table = read_toml(self.on) if self.on else {}
-        given = {"workspace": self.workspace} if self.workspace else {}
-        return parse(MachineConfig, {**table, **given}, source=self.on or "--workspace")
+        table, settings = read_toml(self.on) if self.on else {}, self._settings()
+        if self.workspace:
+            table["workspace"] = self.workspace
+        sources = [*filter(None, [str(self.on or ""), "--set" if settings else ""])]
+        source = " and ".join(sources) or "--workspace"
+        return parse(MachineConfig, override(table, settings), source=source)
+
+    def _settings(self) -> list[str]:
+        """Overrides of the machine file."""
+        return []
 
     def space(self) -> Workspace:
         """The workspace."""
@@ -72,8 +79,11 @@ class Target(Place):
     """Override a field of the configuration, `--set pretrain.steps=100`, or of the machine file,
     `--set training.tensorboard=logs`. Repeatable."""
 
-    def run(self, config: Path) -> RunConfig:
-        """The run's configuration, with the names of runs resolved to their models' directories."""
+    def read(self, config: Path) -> tuple[RunConfig, MachineConfig]:
+        """The configurations of run and machine, with models and examples as directories.
+
+        Each is parsed once, and looked at no more than that by whoever plans or executes the run.
+        """
         settings = [one for one in self.set if not _is_of_the_machine(one)]
         run = parse(RunConfig, override(read_toml(config), settings), source=config)
         if run.pretrain.continue_from == run.name:
@@ -81,22 +91,19 @@ class Target(Place):
                 f"pretrain.continue_from = {run.name}: a run cannot continue itself; give the "
                 f"longer run another name, for example --set name={run.name}-{run.pretrain.steps}"
             )
-        table = run.model_dump(mode="json")
+        machine = self.machine()
+        space, named = workspace(machine.workspace), flat(run.model_dump(mode="json"))
         for place in MODEL_FIELDS:
-            if name := flat(table).get(place):
-                table = assign(table, place, model_directory(str(name), self.space()))
+            if name := named.get(place):
+                run = with_value(run, place, model_directory(str(name), space))
         if examples := run.evaluate.heldout_examples:
-            named = f"{examples}/examples" if examples in list_runs(self.space()) else examples
-            directory = named_artifact(named, self.space()).directory
-            table = assign(table, "evaluate.heldout_examples", directory)
-        return parse(RunConfig, table, source=config)
+            name = f"{examples}/examples" if examples in list_runs(space) else examples
+            directory = named_artifact(name, space).directory
+            run = with_value(run, "evaluate.heldout_examples", directory)
+        return run, machine
 
-    def machine(self) -> MachineConfig:
-        """The machine's configuration with the overrides of `--set`."""
-        machine = super().machine()
-        settings = [one for one in self.set if _is_of_the_machine(one)]
-        table = override(machine.model_dump(mode="json"), settings)
-        return parse(MachineConfig, table, source="--set") if settings else machine
+    def _settings(self) -> list[str]:
+        return [one for one in self.set if _is_of_the_machine(one)]
 
 
 def _is_of_the_machine(assignment: str) -> bool:

@@ -1,6 +1,6 @@
 """The executor: runs the stages of a run in order and reuses the artifacts that already exist.
 
-In:  the configurations of a run and a machine.
+In:  the plan of a run.
 Out: the run's record, rewritten after every stage, and an error if the run fails. A finished run of
      this name with other settings is kept under another.
 
@@ -26,7 +26,7 @@ from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.progress import clock, say
 from cloze.artifacts.stage import StageTable, write_stage_table
 from cloze.artifacts.store import Artifact
-from cloze.flows.config import MachineConfig, ReportConfig, RunConfig
+from cloze.flows.config import ReportConfig, RunConfig
 from cloze.flows.events import PROGRESS, emit
 from cloze.flows.inventory import Found, look_up, remove_damage
 from cloze.flows.job import (
@@ -39,7 +39,8 @@ from cloze.flows.job import (
 )
 from cloze.flows.launchers.local import SUPERVISOR_SECONDS, LocalJob, LocalLauncher
 from cloze.flows.locks import Holder, holder_of, leased, leased_on_store, locked
-from cloze.flows.stages import Stage, chain, stage_table, up_to
+from cloze.flows.plan import Plan
+from cloze.flows.stages import Stage
 from cloze.flows.workspace import (
     REPORT_FILES,
     RunRecord,
@@ -47,64 +48,46 @@ from cloze.flows.workspace import (
     StageRecord,
     Workspace,
     find_record,
-    record_path,
     utc_now,
     writable_workspace,
     write_record,
 )
 
 
-def execute(
-    run: RunConfig,
-    machine: MachineConfig,
-    *,
-    wanted: Sequence[str] = (),
-    options: Sequence[str] = (),
-) -> RunRecord:
-    """Run the `wanted` stages (all by default) and those they depend on; reuse existing artifacts.
+def execute(plan: Plan, *, options: Sequence[str] = ()) -> RunRecord:
+    """Execute `plan` stage by stage; reuse existing artifacts.
 
     `options` are passed to Beam in every pipeline stage, or to DeepSpeed's launcher.
     """
-    executor = Executor(run, machine, wanted=wanted, options=options)
+    executor, jobs = Executor(plan, options=options), plan.machine.jobs
     with executor.running():
-        for stage in executor.stages:
-            for retries_left in reversed(range(machine.jobs.retries + 1)):
+        for stage in plan.stages:
+            for retries_left in reversed(range(jobs.retries + 1)):
                 try:
                     executor.ensure(stage)
                     break
                 except StageFailed as error:
                     if not retries_left or not is_worth_retrying(stage, error):
                         raise
-                time.sleep(machine.jobs.retry_delay)
+                time.sleep(jobs.retry_delay)
     return executor.record
 
 
 class Executor:
-    """A run in progress: its stages, the artifacts finished so far, and its record."""
+    """A plan in execution, and the record of the run."""
 
-    def __init__(
-        self,
-        run: RunConfig,
-        machine: MachineConfig,
-        *,
-        wanted: Sequence[str] = (),
-        options: Sequence[str] = (),
-    ) -> None:
-        self.run = run
-        self.machine = machine
+    def __init__(self, plan: Plan, *, options: Sequence[str] = ()) -> None:
+        self.plan = plan
+        self.run = plan.run
+        self.machine = plan.machine
         self.options = tuple(options)
-        self.space = writable_workspace(machine.workspace)
-        stages = chain(run)
-        executed = up_to(stages, wanted) if wanted else stages
-        self.stages = {stage.name: stage for stage in executed}
-        self.others = [stage for stage in stages if stage.name not in self.stages]
-        self.finished: dict[str, Artifact] = {}
-        self.local = LocalLauncher(grace=machine.jobs.grace)
+        self.space = writable_workspace(plan.machine.workspace)
+        self.local = LocalLauncher(grace=plan.machine.jobs.grace)
         self.record = RunRecord(
-            name=run.name,
+            name=plan.run.name,
             state="running",
-            config=run.model_dump(mode="json"),
-            machine=machine.model_dump(mode="json"),
+            config=plan.run.model_dump(mode="json"),
+            machine=plan.machine.model_dump(mode="json"),
             host=gethostname(),
             started_at=utc_now(),
         )
@@ -121,7 +104,7 @@ class Executor:
                     text = f"ending process {job.supervisor.pid} of an earlier run"
                     emit(file.parent.name, "output", text)
                     job.supervisor.end(grace=self.machine.jobs.grace + SUPERVISOR_SECONDS)
-            for name in self.stages:
+            for name in self.plan.stages:
                 emit(name, "waiting", logger=PROGRESS)
             started = time.monotonic()
             try:
@@ -134,9 +117,9 @@ class Executor:
             try:
                 yield
                 # finished artifacts of stages that were not requested belong to the run too
-                for stage in self.others:
-                    has_inputs = self.finished.keys() >= set(stage.inputs.values())
-                    if has_inputs and (found := look_up(self.table(stage)).artifact):
+                for stage in self.plan.others:
+                    is_ready = self.plan.is_ready(stage)
+                    if is_ready and (found := look_up(self.plan.table(stage)).artifact):
                         self._enter(stage, found)
             except ClozeError as error:
                 self._end("failed", started, failure=str(error))
@@ -145,7 +128,7 @@ class Executor:
                 self._end("interrupted", started, failure=type(error).__name__)
                 raise
             self._end("finished", started)
-            if report := self.finished.get("report"):
+            if report := self.plan.finished.get("report"):
                 written = {entry.name for entry in report.manifest.files}
                 for name in sorted(written.intersection(REPORT_FILES)):
                     path = filesystem.join(self.space.run_folder(self.run.name), name)
@@ -153,12 +136,13 @@ class Executor:
 
     def ensure(self, name: str) -> None:
         """Reuse or make the artifact of the stage called `name`."""
-        stage = self.stages[name]
-        table = self.table(stage)
+        stage = self.plan.stages[name]
+        table = self.plan.table(stage)
         write_stage_table(table, self.table_file(name))
         with self._leased(name, table) as found:
             if found.artifact:
                 return self._enter(stage, found.artifact)
+            self.plan.confirm(stage)
             if found.damage:
                 emit(name, "warning", f"{found.damage}; making it again")
                 remove_damage(table.output, found)
@@ -210,28 +194,13 @@ class Executor:
                     emit(name, "output", f"taking over from {silent}, which stopped responding")
                 yield look_up(table)
 
-    def table(self, stage: Stage) -> StageTable:
-        """The stage table of `stage`, whose inputs must be finished."""
-        if stage.name == "report":
-            machine = {"record": record_path(self.space, self.run.name)}
-        elif stage.is_pipeline:
-            machine = self.machine.pipeline.model_dump(mode="json")
-        else:
-            machine = self.machine.training.model_dump(mode="json")
-        table = stage_table(stage, self.finished, store=self.space.store, machine=machine)
-        if machine.get("checkpoints") != "" or filesystem.is_local(self.space.root):
-            return table
-        # checkpoints cannot be kept on an object store, so they go beside the logs
-        checkpoints = str(self.space.local / "checkpoints")
-        return table.model_copy(update={"machine": {**machine, "checkpoints": checkpoints}})
-
     def table_file(self, stage: str) -> Path:
         """The file from which a stage's program reads its table."""
         return self.space.local / self.run.name / "stages" / f"{stage}.json"
 
     def _argv(self, stage: Stage) -> tuple[str, ...]:
         """The command of `stage`; Beam's options are passed to every pipeline stage."""
-        last = list(self.stages.values())[-1]
+        last = list(self.plan.stages.values())[-1]
         has_options = stage.name == last.name or (stage.is_pipeline and last.is_pipeline)
         options = self.options if has_options else ()
         if stage.is_pipeline:
@@ -248,7 +217,7 @@ class Executor:
 
     def _enter(self, stage: Stage, artifact: Artifact, result: JobResult | None = None) -> None:
         """Add the finished artifact of `stage` to the record."""
-        self.finished[stage.name] = artifact
+        self.plan.finish(stage.name, artifact)
         key = artifact.manifest.key
         earlier = self._previous.stages.get(stage.name) if self._previous else None
         cost = result or (earlier if earlier and earlier.key == key else None)
@@ -316,20 +285,14 @@ def keep_replaced(record: RunRecord, run: RunConfig, space: Workspace) -> None:
         )
 
 
-def write_tables(run: RunConfig, machine: MachineConfig) -> list[Path]:
-    """Write the tables of the stages that could start now, and return their files.
+def write_tables(plan: Plan) -> list[Path]:
+    """Write the tables of the stages to run that could start now, and return their files.
 
     Pass them to the stages' programs with `sbatch`, `kubectl` or by hand.
     """
-    executor = Executor(run, machine)
-    written = []
-    for name, stage in executor.stages.items():
-        if not executor.finished.keys() >= set(stage.inputs.values()):
-            continue
-        table = executor.table(stage)
-        if found := look_up(table).artifact:
-            executor.finished[name] = found
-        else:
-            write_stage_table(table, executor.table_file(name))
+    executor, written = Executor(plan), []
+    for name in plan.to_run:
+        if plan.is_ready(plan.stages[name]):
+            write_stage_table(plan.table(plan.stages[name]), executor.table_file(name))
             written.append(executor.table_file(name))
     return written

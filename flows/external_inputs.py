@@ -3,25 +3,29 @@
 In:  a file, folder, glob or fsspec URL; names of installed packages; a model trained elsewhere.
 Out: a digest of the contents alone, independent of names, order and location.
 
-Nothing is read twice: digests of local files are cached by size, mtime and inode
-(`artifacts/digests.py`), and an object store's own checksum is used where it has one.
+Nothing is read twice: the plan of a run keeps all digests (`Digests`), those of local files are
+cached by size, mtime and inode besides (`artifacts/digests.py`), and an object store's own checksum
+is used where it has one.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import metadata
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.digests import cached_digest_of_file, digest_of
-from cloze.artifacts.errors import UsageError
+from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.filesystem import InputFile, find_files, is_local, located
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import open_artifact
 
 MODEL_CONFIG = "config.json"
 """Present in every model, in an artifact as in a folder in Hugging Face's layout."""
+
+BLOCK = 1 << 20
+"""Bytes read at a time from a store without checksums."""
 
 Value = TypeVar("Value")
 
@@ -69,16 +73,96 @@ class ExternalInput:
         """The fields that hold locations, which must not enter a key."""
         return {**self.files, **self.artifacts, **self.models, **self.folders}
 
-    def digest(self) -> str:
-        """Digest of all contents, in the order of their fields."""
-        parts = [digest_of_packages(names, place=place) for place, names in self.packages.items()]
-        parts += [
-            digest_of_files(path, place=place, exclude=self.exclude.get(place, ()))
-            for place, path in self.files.items()
-        ]
-        parts += [open_artifact(located(path)).digest for path in self.artifacts.values()]
-        parts += [digest_of_model(path, place=place) for place, path in self.models.items()]
-        return digest_of(parts)
+    def contents(self) -> "Iterator[Content]":
+        """What its digest covers, in this order."""
+        yield from (Content(place, "packages", " ".join(n)) for place, n in self.packages.items())
+        for place, path in self.files.items():
+            yield Content(place, "files", path, tuple(self.exclude.get(place, ())))
+        yield from (Content(place, "artifact", path) for place, path in self.artifacts.items())
+        yield from (Content(place, "model", path) for place, path in self.models.items())
+
+
+@dataclass(frozen=True)
+class Content:
+    """What one field of the configuration names."""
+
+    place: str = field(compare=False)
+    """The field, with which error messages begin."""
+
+    kind: Literal["packages", "files", "artifact", "model"]
+
+    location: str
+    """As configured: path, URL, or names of packages with spaces in between."""
+
+    exclude: tuple[str, ...] = ()
+    """Patterns of files that are left out."""
+
+    def files(self) -> list[InputFile]:
+        """Its files as they are listed now; empty if others keep its digest: pip, a manifest."""
+        where = located(self.location) if self.kind != "packages" else ""
+        if self.kind == "model" and not is_artifact(where):
+            if not filesystem.exists(filesystem.join(where, MODEL_CONFIG)):
+                raise UsageError(
+                    f"{self.place}: {self.location}: no model found; expected a Cloze artifact or "
+                    f"a folder with {MODEL_CONFIG} and model.safetensors"
+                )
+        elif self.kind != "files":
+            return []
+        try:
+            files = find_files(where, self.exclude)
+        except UsageError as error:
+            raise UsageError(f"{self.place}: {error}") from None
+        except PermissionError as error:
+            named = f"{self.location}: {error.strerror}: {error.filename}"
+            raise UsageError(f"{self.place}: {named}") from None
+        if not any(file.size for file in files):
+            found = "1 file, empty" if len(files) == 1 else f"{len(files)} files, all empty"
+            raise UsageError(f"{self.place}: {self.location}: {found}; expected documents")
+        return files
+
+    def digest(self, files: list[InputFile]) -> str:
+        """Its digest: that of all `files` as a multiset, of the packages, or of the artifact."""
+        if files:
+            return digest_of(sorted(_content(file, place=self.place) for file in files))
+        if self.kind == "packages":
+            return digest_of_packages(tuple(self.location.split()), place=self.place)
+        return open_artifact(located(self.location)).digest
+
+
+class Digests:
+    """Digests of external inputs, each computed once, and whether they still hold.
+
+    Runs that share them, such as those of several seeds, are all given the same data.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Content, tuple[list[InputFile], str]] = {}
+
+    def of(self, content: Content) -> str:
+        """The digest of `content` when it was first asked for."""
+        if content not in self._known:
+            files = content.files()
+            self._known[content] = files, content.digest(files)
+        return self._known[content][1]
+
+    def of_input(self, data: ExternalInput) -> str:
+        """The digest of all contents of an input, in the order of their fields."""
+        return digest_of([self.of(content) for content in data.contents()])
+
+    def confirm(self, content: Content) -> None:
+        """Refuse content that is no longer what its digest says.
+
+        Files are only read again if the size, time, inode or checksum of one has changed, or if
+        their store tells none of these.
+        """
+        files, digest = self._known[content]
+        now = content.files()
+        is_listed = bool(now) and all(file.version for file in now)
+        if not (is_listed and now == files) and content.digest(now) != digest:
+            raise ClozeError(
+                f"{content.place}: {content.location}: changed since this run was planned; "
+                "finished stages are kept, run the same command to plan it with what is there now"
+            )
 
 
 def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:
@@ -101,29 +185,12 @@ def digest_of_files(path: str, *, place: str, exclude: Sequence[str] = ()) -> st
     Files that match a pattern of `exclude` are left out. `place` is the configuration field that
     names it, with which error messages begin.
     """
-    try:
-        files = find_files(located(path), exclude)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}") from None
-    except PermissionError as error:
-        raise UsageError(f"{place}: {path}: {error.strerror}: {error.filename}") from None
-    if not any(file.size for file in files):
-        found = "1 file, empty" if len(files) == 1 else f"{len(files)} files, all empty"
-        raise UsageError(f"{place}: {path}: {found}; expected documents")
-    return digest_of(sorted(_content(file, place=place) for file in files))
+    return Digests().of(Content(place, "files", path, tuple(exclude)))
 
 
 def digest_of_model(path: str, *, place: str) -> str:
     """Digest of a model: that of its artifact, or of the files in its folder."""
-    directory = located(path)
-    if is_artifact(directory):
-        return open_artifact(directory).digest
-    if not filesystem.exists(filesystem.join(directory, MODEL_CONFIG)):
-        raise UsageError(
-            f"{place}: {path}: no model found; expected a Cloze artifact or a folder with "
-            f"{MODEL_CONFIG} and model.safetensors"
-        )
-    return digest_of_files(directory, place=place)
+    return Digests().of(Content(place, "model", path))
 
 
 def read_model_config(directory: str) -> bytes:
@@ -147,5 +214,8 @@ def _content(file: InputFile, *, place: str) -> str:
             raise UsageError(f"{place}: {file.path}: {error.strerror}") from None
     if checksum := filesystem.checksum_of(file.path):
         return f"{checksum}:{file.size}"
+    content = hashlib.sha256()
     with filesystem.open_to_read(file.path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while block := stream.read(BLOCK):
+            content.update(block)
+    return content.hexdigest()

@@ -43,7 +43,7 @@ def look_up(table: StageTable) -> Found:
     source = filesystem.join(table.output, MANIFEST_NAME)
     try:
         manifest = parse_manifest(filesystem.read_bytes(source), source=source)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Found(None)
     except IntegrityError as error:
         return Found(None, str(error))

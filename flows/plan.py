@@ -1,22 +1,37 @@
-"""The plan of a run: which stages would be reused, which would run, and why.
+"""The plan of a run: made once, then shown, checked, estimated and executed.
 
-In:  a run's configuration and a workspace; nothing is written, started or removed.
-Out: one `PlannedStage` per stage. A stage that would run is compared with the nearest artifact of
-     the same stage in the store: the one that differs in the fewest fields.
+In:  the configurations of a run and a machine; the contents outside the run that its stages read;
+     the store. Nothing is written, started or removed.
+Out: `Plan`: the stages in order, the stage table of each that can start, and which would be reused.
+     A stage that would run is compared with the nearest artifact of the same stage in the store:
+     the one that differs in the fewest fields.
+
+All contents outside the run are digested when the plan is made, also those that only a later stage
+reads, and a stage is executed with these digests: `confirm` refuses contents that have changed. Of
+later stages that is all that is known; their inputs, and thereby their tables and keys, are there
+when the earlier stages have finished (`finish`).
 """
 
 import json
+import resource
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 from pydantic import JsonValue
 
 from cloze.artifacts.config import Config, flat
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import is_local, located
+from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, Store
-from cloze.flows.config import RunConfig
-from cloze.flows.inventory import look_up, store_entries
+from cloze.artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.expected import ExpectedTime, expected_times
+from cloze.flows.external_inputs import Digests
+from cloze.flows.inventory import Found, look_up, store_entries
 from cloze.flows.stages import Stage, chain, keyed_config, stage_table, up_to
-from cloze.flows.workspace import Workspace
+from cloze.flows.workspace import record_path, workspace
 
 INPUT = "input "
 """Prefix of facts that are digests of inputs."""
@@ -27,6 +42,10 @@ ABSENT = "absent"
 
 SHOWN_CHARACTERS = 40
 """Longer values are truncated in reasons."""
+
+LEAST_ADDRESS_SPACE = 4 << 30
+"""Bytes. With 2 GiB Beam cannot start all its threads, and those that did start wait for the rest;
+3 GiB suffice for preparation."""
 
 
 class PlannedStage(Config):
@@ -48,31 +67,132 @@ Facts = Mapping[str, JsonValue]
 """Everything that enters a key, flat: `examples.copies` → 10, `input tokens` → a digest."""
 
 
-def plan(
-    run: RunConfig, *, workspace: Workspace, wanted: Sequence[str] = ()
-) -> tuple[PlannedStage, ...]:
-    """What `cloze run` would do now with each stage, or with `wanted` and its dependencies."""
-    finished: dict[str, Artifact] = {}
-    planned, store = [], workspace.store
-    for stage in up_to(chain(run), wanted) if wanted else chain(run):
-        missing = [name for name in dict.fromkeys(stage.inputs.values()) if name not in finished]
-        if missing:
-            # inputs that are yet to be made have no digest, so only the configuration is compared
-            changes = _changes(stage, None, store=store)
-            reasons = (f"new {', '.join(missing)}", *changes)
+class Plan:
+    """A run, or the `wanted` stages of it with their dependencies, on a machine."""
+
+    def __init__(
+        self,
+        run: RunConfig,
+        machine: MachineConfig,
+        *,
+        wanted: Sequence[str] = (),
+        digests: Digests | None = None,
+    ) -> None:
+        self.run = run
+        self.machine = machine
+        self.space = workspace(machine.workspace)
+        stages = chain(run)
+        executed = up_to(stages, wanted) if wanted else stages
+        self.stages = {stage.name: stage for stage in executed}
+        self.others = [stage for stage in stages if stage.name not in self.stages]
+        """Further stages of the run, which are not executed."""
+        self.finished: dict[str, Artifact] = {}
+        """Artifacts by stage: at first those that would be reused."""
+        self._digests = digests or Digests()
+        self._found: dict[str, Found] = {}
+        for stage in executed:
+            for content in stage.contents():
+                self._digests.of(content)
+        for name, stage in self.stages.items():
+            if self.is_ready(stage):
+                self._found[name] = found = look_up(self.table(stage))
+                if found.artifact:
+                    self.finish(name, found.artifact)
+        self.to_run = tuple(name for name in self.stages if name not in self.finished)
+        """The stages whose artifacts have to be made."""
+
+    def is_ready(self, stage: Stage) -> bool:
+        """Whether all its inputs are finished."""
+        return self.finished.keys() >= {*stage.inputs.values()}
+
+    def table(self, stage: Stage) -> StageTable:
+        """The stage table of `stage`, which must be ready."""
+        if stage.name == "report":
+            machine = {"record": record_path(self.space, self.run.name)}
+        elif stage.is_pipeline:
+            machine = self.machine.pipeline.model_dump(mode="json")
         else:
-            table = stage_table(stage, finished, store=store, machine={})
-            found = look_up(table)
-            if made := found.artifact:
-                finished[stage.name] = made
-                reused = {"digest": made.digest, "directory": made.directory}
-                planned.append(PlannedStage(stage=stage.name, action="reuse", **reused))
-                continue
-            digests = {role: reference.digest for role, reference in table.inputs.items()}
-            changes = _changes(stage, digests, store=store)
-            reasons = (found.damage,) if found.damage else changes or (NEVER_MADE,)
-        planned.append(PlannedStage(stage=stage.name, action="run", reasons=reasons))
-    return tuple(planned)
+            machine = self.machine.training.model_dump(mode="json")
+        if machine.get("checkpoints") == "" and not is_local(self.space.root):
+            # checkpoints cannot be kept on an object store, so they go beside the logs
+            machine["checkpoints"] = str(self.space.local / "checkpoints")
+        store, digests = self.space.store, self._digests
+        return stage_table(stage, self.finished, store=store, machine=machine, digests=digests)
+
+    def confirm(self, stage: Stage) -> None:
+        """Refuse to run `stage` if contents outside the run have changed since planning."""
+        for content in stage.contents():
+            self._digests.confirm(content)
+
+    def finish(self, name: str, artifact: Artifact) -> None:
+        """Enter the artifact of a stage, which is an input of later ones."""
+        self.finished[name] = artifact
+
+    def check(self) -> None:
+        """Refuse what one of the stages to run would refuse later, perhaps after hours.
+
+        Contradictions within a configuration are refused when it is parsed; these are between run,
+        machine, and the files that they name.
+        """
+        if not self.to_run:
+            return
+        allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if resource.RLIM_INFINITY != allowed < LEAST_ADDRESS_SPACE:
+            raise UsageError(
+                f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, of which threads "
+                f"reserve more than they use; set it to {LEAST_ADDRESS_SPACE >> 10} (kB) or more, "
+                "or unlimited"
+            )
+        if "vocabulary" in self.to_run:
+            self.given_vocabulary()
+        if "pretrain" in self.to_run:
+            self.machine.training.check_recipe(self.run.pretrain)
+
+    def given_vocabulary(self) -> WordPieceTokenizer | None:
+        """The tokenizer in `vocabulary.path`; None if that names no file on this machine."""
+        config = self.run.vocabulary
+        if not config.path or not is_local(config.path):
+            return None
+        try:
+            return read_vocabulary(
+                located(config.path),
+                lowercase=config.lowercase,
+                strip_accents=config.strip_accents,
+            )
+        except (UsageError, OSError) as error:
+            raise UsageError(
+                f"vocabulary.path = {config.path}: {error}; expected BERT's vocab.txt or "
+                "tokenizer.json"
+            ) from None
+
+    def expected(self) -> list[ExpectedTime]:
+        """How long each stage to run will take on this machine."""
+        if not self.to_run:
+            return []
+        return expected_times(self.run, self.machine, self.to_run, space=self.space)
+
+    @cached_property
+    def steps(self) -> tuple[PlannedStage, ...]:
+        """What would be done with each stage, and why; for people, since it reads the store."""
+        return tuple(self._step(stage) for stage in self.stages.values())
+
+    def _step(self, stage: Stage) -> PlannedStage:
+        name, found = stage.name, self._found.get(stage.name)
+        if found is None:
+            # inputs that are yet to be made have no digest, so only the configuration is compared
+            missing = [made for made in dict.fromkeys(stage.inputs.values()) if made in self.to_run]
+            changes = _changes(stage, None, store=self.space.store)
+            reasons = (f"new {', '.join(missing)}", *changes)
+        elif made := found.artifact:
+            reused = {"digest": made.digest, "directory": made.directory}
+            return PlannedStage(stage=name, action="reuse", **reused)
+        elif found.damage:
+            reasons = (found.damage,)
+        else:
+            inputs = self.table(stage).inputs
+            digests = {role: reference.digest for role, reference in inputs.items()}
+            reasons = _changes(stage, digests, store=self.space.store) or (NEVER_MADE,)
+        return PlannedStage(stage=name, action="run", reasons=reasons)
 
 
 def differences(old: Facts, new: Facts) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ To add a stage, add a `Stage` to `chain`.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -18,7 +18,7 @@ from cloze.artifacts.filesystem import is_local, located
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, Store
 from cloze.flows.config import ReportStage, RunConfig
-from cloze.flows.external_inputs import ExternalInput, digest_of_model, given
+from cloze.flows.external_inputs import Content, Digests, ExternalInput, given
 from cloze.model.config import (
     DATASETS_PREFIX,
     EvaluateStage,
@@ -66,6 +66,12 @@ class Stage:
         """Whether Beam runs it."""
         return type(self.config).__module__ == PipelineMachine.__module__
 
+    def contents(self) -> Iterator[Content]:
+        """Everything that it reads besides artifacts of its run."""
+        yield from (Content(role, "model", place) for role, place in self.models.items())
+        for data in self.external.values():
+            yield from data.contents()
+
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
     """The stages of `run`, each after those that make its inputs."""
@@ -110,6 +116,7 @@ def stage_table(
     *,
     store: Store,
     machine: Mapping[str, JsonValue],
+    digests: Digests,
 ) -> StageTable:
     """The stage table of `stage`, whose inputs are among the `finished` artifacts by stage."""
     inputs = {
@@ -117,10 +124,10 @@ def stage_table(
         for role, source in stage.inputs.items()
     }
     for role, directory in stage.models.items():
-        digest = digest_of_model(directory, place=role)
+        digest = digests.of(Content(role, "model", directory))
         inputs[role] = InputRef(digest=digest, path=located(directory))
     for role, data in stage.external.items():
-        inputs[role] = InputRef(digest=data.digest())
+        inputs[role] = InputRef(digest=digests.of_input(data))
     table = _table(stage, inputs=inputs, machine=machine)
     return table.model_copy(update={"output": store.directory(stage.name, table.key)})
 

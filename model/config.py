@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from cloze.artifacts.config import Config, GrownConfig, StageConfig
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.model.glue import GLUE, task_fields
 from cloze.model.hardware import machine_precision
@@ -585,6 +586,14 @@ class TaskConfig(GrownConfig):
     """Another task of the run: fine-tuning starts from its encoder for the same seed, with a new
     head (paper, 4.2: TriviaQA, then SQuAD)."""
 
+    def check_positions(self, positions: int) -> None:
+        """Refuse an encoder with fewer `positions` than the longest sequence has tokens."""
+        if self.max_seq_length > positions:
+            raise UsageError(
+                f"task {self.name}: max_seq_length {self.max_seq_length}, but the encoder has "
+                f"{positions} positions; set it to {positions} or less"
+            )
+
     @model_validator(mode="after")
     def _suits_its_kind(self) -> "TaskConfig":
         if self.class_weights != "none" and "classification" not in self.kind:
@@ -946,3 +955,29 @@ class TrainingMachine(Config):
 
     deepspeed: dict[str, object] = Field(default_factory=dict)
     """Raw keys merged into DeepSpeed's configuration, as an escape hatch."""
+
+    def check_recipe(self, recipe: PretrainConfig) -> None:
+        """Refuse to pre-train by a `recipe` that these settings do not allow."""
+        optimizer = recipe.optimizer.name
+        if optimizer == "muon" and self.zero_stage:
+            raise UsageError(
+                f"pretrain.optimizer.name = muon with training.zero_stage = {self.zero_stage}: "
+                "muon needs whole matrices, which ZeRO partitions; set zero_stage = 0, or use adamw"
+            )
+        if optimizer in MEASURING and self.offload_optimizer:
+            raise UsageError(
+                f"pretrain.optimizer.name = {optimizer} with training.offload_optimizer: its "
+                "update reduces over ranks and needs the masters on the GPU; remove "
+                "offload_optimizer"
+            )
+        if self.offload_optimizer and not self.zero_stage:
+            raise UsageError(
+                "training.offload_optimizer with training.zero_stage = 0: only ZeRO 1 to 3 can "
+                "offload the optimizer's state; set zero_stage = 1, 2 or 3"
+            )
+        longest = max(phase.max_seq_length for phase in recipe.phases)
+        if 0 < self.token_budget < longest:
+            raise UsageError(
+                f"training.token_budget = {self.token_budget}, but pretrain.phases has sequences "
+                f"of {longest} tokens; raise it to at least that, or set it to 0"
+            )

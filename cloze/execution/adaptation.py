@@ -21,7 +21,7 @@ from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.progress import say
 from cloze.artifacts.results import UNTOUCHED, Scores
 from cloze.execution.run import WithoutPrefect, run
-from cloze.flows.workspace import Workspace, read_record, run_artifact
+from cloze.flows.workspace import RunRecord, Workspace, run_artifact
 from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import GeneralText, Name, continuation, run_name
 from cloze.init.corpus_samples import look
@@ -98,17 +98,16 @@ def adapt(
             f"use `cloze run {config}`"
         )
     answer = run(config, target=target, without_prefect=without_prefect)
-    _warn_if_worse(target.run(config).name, model, target.space())
+    _warn_if_worse(RunRecord.model_validate(answer.data), model, target.space())
     return answer
 
 
-def _warn_if_worse(name: str, model: str, space: Workspace) -> None:
+def _warn_if_worse(record: RunRecord, model: str, space: Workspace) -> None:
     """Warn if search with the trained encoder is no better than with the original one."""
-    if "evaluate" not in read_record(space, name).stages:
+    if "evaluate" not in record.stages:
         return
-    scores = Scores.model_validate(
-        run_artifact(space, name, stage="evaluate").read_json("scores.json")
-    )
+    evaluated = run_artifact(space, record.name, stage="evaluate")
+    scores = Scores.model_validate(evaluated.read_json("scores.json"))
     for task in scores.tasks:
         for found in task.comparisons:
             if found.against == UNTOUCHED and found.difference <= 0:

@@ -10,17 +10,17 @@ from dataclasses import asdict
 
 from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
-from cloze.execution.preflight import refuse_contradictions
+from cloze.execution.preflight import checked_plan
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import write_tables
-from cloze.flows.expected import expected_times, has_gpu
+from cloze.flows.expected import has_gpu
 from cloze.flows.forecast import (
     CorpusForecast,
     TrainingForecast,
     forecast_corpus,
     forecast_training,
 )
-from cloze.flows.plan import plan as plan_run
+from cloze.flows.plan import Plan
 from cloze.flows.stages import PREPARE
 from cloze.init.corpus_samples import look
 from cloze.options import TARGET, ConfigPath, Target
@@ -45,25 +45,22 @@ def plan(
     :param tables: Write the stage tables (JSON) of stages that are ready to run, to run them by
         hand.
     """
-    run, machine = target.run(config), target.machine()
+    run, machine = target.read(config)
     if gigabytes and not run.corpus:
         raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; omit the option")
-    stages = () if gigabytes else plan_run(run, workspace=target.space())
-    to_run = [stage.stage for stage in stages if stage.action == "run"]
-    if to_run:
-        refuse_contradictions(run, machine, stages)
+    found = None if gigabytes else checked_plan(run, machine)
+    to_run = found.to_run if found else (*PREPARE, "pretrain")
     data: dict[str, object] = {}
     lines: list[str] = []
-    for stage in stages:
-        why = stage.digest[:12] if stage.action == "reuse" else "; ".join(stage.reasons)
-        lines.append(f"{stage.stage:<11} {stage.action:<6} {why}")
-    to_run = to_run if stages else [*PREPARE, "pretrain"]
-    expected = expected_times(run, machine, to_run, space=target.space()) if stages else []
+    for step in found.steps if found else ():
+        why = step.digest[:12] if step.action == "reuse" else "; ".join(step.reasons)
+        lines.append(f"{step.stage:<11} {step.action:<6} {why}")
+    expected = found.expected() if found else []
     if expected:
-        total = sum(found.seconds for found in expected)
+        total = sum(each.seconds for each in expected)
         lines += ["", f"expected on this machine: {_time(total / 3600)}"]
         lines += _indented([(e.stage, _time(e.seconds / 3600), e.basis) for e in expected])
-    data["expected"] = [asdict(found) for found in expected]
+    data["expected"] = [asdict(each) for each in expected]
     # docstrings of installed packages have no path, and their size is unknown
     sources = [source.path for source in run.corpus.sources] if run.corpus else []
     text_bytes = gigabytes * GIGABYTE or sum(look(path).text_bytes for path in sources if path)
@@ -75,10 +72,10 @@ def plan(
         training = forecast_training(run, machine, examples=corpus.examples)
         data["pretraining"] = asdict(training)
         lines += _pretraining(training, run, machine)
-    written = [str(file) for file in write_tables(run, machine)] if tables else []
+    written = write_tables(found or Plan(run, machine)) if tables else []
     lines += [f"table: {file}" for file in written]
-    data["stages"] = [stage.model_dump(mode="json") for stage in stages]
-    data["tables"] = written
+    data["stages"] = [step.model_dump(mode="json") for step in found.steps] if found else []
+    data["tables"] = [str(file) for file in written]
     return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
 
 

@@ -20,12 +20,12 @@ from cloze.answer import Answer, aligned
 from cloze.artifacts import filesystem
 from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
-from cloze.execution.preflight import refuse_contradictions
-from cloze.flows.config import MachineConfig, RunConfig
+from cloze.execution.preflight import checked_plan
 from cloze.flows.executor import execute
-from cloze.flows.expected import ExpectedTime, expected_times
+from cloze.flows.expected import ExpectedTime
+from cloze.flows.external_inputs import Digests
 from cloze.flows.locks import locked
-from cloze.flows.plan import plan
+from cloze.flows.plan import Plan
 from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file
 from cloze.flows.report.figures import read_summary, terminal_lines
 from cloze.flows.variants import Variant, mean_figures, variants
@@ -54,21 +54,15 @@ def run(
     :param sweep: Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`.
         Repeatable; runs every combination.
     """
-    configuration, machine = target.run(config), target.machine()
+    configuration, machine = target.read(config)
     chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
     runs = [run for variant in chosen for run in variant.runs]
-    space = writable_workspace(machine.workspace)
+    space, digests = writable_workspace(machine.workspace), Digests()
     with locked(space.local, run=configuration.name), watching():
-        planned = [plan(one, workspace=space) for one in runs]
-        for one, stages in zip(runs, planned, strict=True):  # before anything starts
-            refuse_contradictions(one, machine, stages)
-        to_run = [stage.stage for stage in planned[0] if stage.action == "run"]
-        if to_run and machine.jobs.launcher == "local":
-            _announce(expected_times(runs[0], machine, to_run, space=space))
-        if without_prefect:
-            records = [execute(one, machine) for one in runs]
-        else:
-            records = _run_with_prefect(runs, machine, space)
+        plans = [checked_plan(one, machine, digests=digests) for one in runs]
+        if machine.jobs.launcher == "local":
+            _announce(plans[0].expected())
+        records = [execute(plan) for plan in plans] if without_prefect else _run_with_prefect(plans)
     if seeds or sweep:
         return _table(chosen, space, as_json=target.json)
     (record,) = records
@@ -99,17 +93,15 @@ def _announce(expected: Sequence[ExpectedTime]) -> None:
         )
 
 
-def _run_with_prefect(
-    runs: Sequence[RunConfig], machine: MachineConfig, space: Workspace
-) -> list[RunRecord]:
+def _run_with_prefect(plans: Sequence[Plan]) -> list[RunRecord]:
     try:
-        with tracked_by_prefect(space, run=runs[0].name):
-            from cloze.flows.prefect.flows import end_to_end
+        with tracked_by_prefect(plans[0].space, run=plans[0].run.name):
+            from cloze.flows.prefect.flows import execute_as_flow
 
-            return [RunRecord.model_validate(end_to_end(run, machine)) for run in runs]
+            return [execute_as_flow(plan) for plan in plans]
     except ServerLost as error:
         say(f"warning: {error}: continuing without it")
-        return [execute(run, machine) for run in runs]  # reuses the stages that have finished
+        return [execute(plan) for plan in plans]  # reuses the stages that have finished
 
 
 @contextmanager
@@ -159,7 +151,7 @@ def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -
 
     :param port: Port of the server, unless PREFECT_API_URL already names one.
     """
-    run, machine = target.run(config), target.machine()
+    run, machine = target.read(config)
     space = writable_workspace(machine.workspace)
     # inherited by the runs: a user's own `flows/` must not shadow ours
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -13,11 +13,10 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.store import open_artifact
 from cloze.execution.console import watching
-from cloze.execution.preflight import refuse_contradictions
+from cloze.execution.preflight import checked_plan
 from cloze.flows.executor import execute
-from cloze.flows.plan import plan
 from cloze.flows.stages import PREPARE
-from cloze.flows.workspace import stage_tables, workspace
+from cloze.flows.workspace import stage_tables
 from cloze.options import TARGET, ConfigPath, Target
 
 BEAM = {*PREPARE, "dedup"}
@@ -65,7 +64,7 @@ def _command(*stages: str) -> Callable[..., Answer]:
                 f"{options[0]}: {stages[-1]} has no engine that takes options; omit everything "
                 "after --"
             )
-        run, machine = target.run(config), target.machine()
+        run, machine = target.read(config)
         if options and BEAM.intersection(stages) and machine.pipeline.runner == "local":
             # checked here too, since reused stages would accept anything
             from cloze.pipeline.runner.beam import refuse_unknown
@@ -81,13 +80,12 @@ def _command(*stages: str) -> Callable[..., Answer]:
                     f"DeepSpeed's launcher: {reason}; `deepspeed --help` lists its options; fields "
                     "of the configuration are set with --set KEY=VALUE"
                 )
-        space = workspace(machine.workspace)
-        refuse_contradictions(run, machine, plan(run, workspace=space, wanted=stages))
+        plan = checked_plan(run, machine, wanted=stages)
         with watching():
-            record = execute(run, machine, wanted=stages, options=options)
+            record = execute(plan, options=options)
         if options and all(record.stages[stage].state == "reused" for stage in stages):
             say(f"warning: {options[0]}: every stage was reused, so the option had no effect")
-        data = stage_tables(record, space, stages=stages)
+        data = stage_tables(record, plan.space, stages=stages)
         lines = [f"{stage}: {found['directory']}" for stage, found in data.items()]
         if "tokens" in data:
             lines += _account(str(data["tokens"]["directory"]), run.name)

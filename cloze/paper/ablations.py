@@ -35,7 +35,7 @@ def ablations(
         compared with each other. Repeatable.
     :param seeds: Pre-training runs per main row; fewer than 3 allow no verdict.
     """
-    run, machine = target.run(config), target.machine()
+    run, machine = target.read(config)
     space = writable_workspace(machine.workspace)
     with locked(space.local, run=run.name), watching(), tracked_by_prefect(space, run=run.name):
         from cloze.paper.flow import run_rows

@@ -7,6 +7,8 @@ Out: the result as JSON, `ablations.json` and its page.
 from prefect import flow
 
 from cloze.flows.config import THIS_MACHINE
+from cloze.flows.external_inputs import Digests
+from cloze.flows.plan import Plan
 from cloze.flows.prefect.flows import Machine, Record, Run, announced, tracked
 from cloze.flows.stages import PREPARE
 from cloze.flows.variants import Settings, changed
@@ -34,19 +36,20 @@ def run_rows(
     resumes there.
     """
     wanted, space = rows(run, tables, seeds=seeds, only=only), workspace(machine.workspace)
-    heldout = {}
+    heldout, digests = {}, Digests()
     for table in {row.table: None for row in wanted}:
         by_name = {row.name: row.runs[0] for row in rows(run, (table,))}
         base = by_name.get(HELDOUT_ROW.get(table, ""), run)
-        tracked(base, machine, wanted=PREPARE)
+        tracked(Plan(base, machine, wanted=PREPARE, digests=digests))
         heldout[table] = run_artifact(space, base.name, stage="examples").directory
     for row in wanted:
         for partner in row.partners:
-            tracked(partner, machine, wanted=("pretrain",))
+            tracked(Plan(partner, machine, wanted=("pretrain",), digests=digests))
         partners = [run_artifact(space, one.name, stage="pretrain") for one in row.partners]
         for number, one in enumerate(row.runs):
             found: Settings = {"evaluate.heldout_examples": heldout[row.table]}
             if partners:
                 found["finetune.second_encoder"] = partners[number].directory
-            tracked(changed(one, one.name, found, source=f"ablation {row.name}"), machine)
+            compared = changed(one, one.name, found, source=f"ablation {row.name}")
+            tracked(Plan(compared, machine, digests=digests))
     return publish(run, wanted, space).model_dump(mode="json")

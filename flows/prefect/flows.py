@@ -45,10 +45,11 @@ from cloze.flows.config import THIS_MACHINE, MachineConfig, RunConfig
 from cloze.flows.events import add_handler, remove_handler, share_done
 from cloze.flows.executor import Executor
 from cloze.flows.job import is_worth_retrying
+from cloze.flows.plan import Plan
 from cloze.flows.prefect.server import SHOWN_WORKSPACE, ServerLost
 from cloze.flows.report.figures import ERROR, Figures, figures, read_summary
 from cloze.flows.stages import PREPARE
-from cloze.flows.workspace import RunRecord, workspace
+from cloze.flows.workspace import RunRecord
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -114,35 +115,35 @@ def announced(flow: "Flow[Parameters, Result]") -> "Flow[Parameters, Result]":
 @flow(name="end-to-end", flow_run_name="{run.name}", persist_result=False)
 def end_to_end(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Turn documents into an evaluated encoder with a report."""
-    return tracked(run, machine)
+    return tracked(Plan(run, machine))
 
 
 @announced
 @flow(name="prepare", flow_run_name="{run.name}", persist_result=False)
 def prepare(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Make vocabulary, tokens and examples."""
-    return tracked(run, machine, wanted=PREPARE)
+    return tracked(Plan(run, machine, wanted=PREPARE))
 
 
 @announced
 @flow(name="pretrain", flow_run_name="{run.name}", persist_result=False)
 def pretrain(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Pre-train an encoder."""
-    return tracked(run, machine, wanted=("pretrain",))
+    return tracked(Plan(run, machine, wanted=("pretrain",)))
 
 
 @announced
 @flow(name="finetune", flow_run_name="{run.name}", persist_result=False)
 def finetune(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Fine-tune on every task with every seed."""
-    return tracked(run, machine, wanted=("finetune",))
+    return tracked(Plan(run, machine, wanted=("finetune",)))
 
 
 @announced
 @flow(name="evaluate", flow_run_name="{run.name}", persist_result=False)
 def evaluate(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     """Evaluate the encoder and the models fine-tuned from it."""
-    return tracked(run, machine, wanted=("evaluate",))
+    return tracked(Plan(run, machine, wanted=("evaluate",)))
 
 
 FLOWS = (
@@ -188,15 +189,32 @@ def serve_flows(
         asyncio.run(runner.start())
 
 
-def tracked(
-    run: RunConfig, machine: MachineConfig, *, wanted: tuple[str, ...] = ()
-) -> dict[str, JsonValue]:
+def execute_as_flow(plan: Plan) -> RunRecord:
+    """Execute a plan that exists already, as the flow `end-to-end` with the same parameters.
+
+    They are for the server's page: nothing is parsed or planned again.
+    """
+
+    @flow(
+        name=end_to_end.name,
+        flow_run_name="{run.name}",
+        persist_result=False,
+        validate_parameters=False,
+    )
+    def planned(run: RunConfig, machine: MachineConfig) -> Record:
+        return tracked(plan)
+
+    return RunRecord.model_validate(planned(plan.run, plan.machine))
+
+
+def tracked(plan: Plan) -> Record:
     """The body of every flow: runs each stage as a task, and returns the run's record as JSON."""
-    jobs = machine.jobs
+    plan.check()
+    run, jobs = plan.run, plan.machine.jobs
     ensure = ensure_stage.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
-    executor = Executor(run, machine, wanted=wanted)
+    executor = Executor(plan)
     with progress_bars(run.name), executor.running():
-        for stage in executor.stages:
+        for stage in plan.stages:
             ensure(stage, executor)
     record = executor.record
     create_table_artifact(
@@ -204,7 +222,7 @@ def tracked(
         key=artifact_key(run.name, "stages"),
         description=f"Stages of run `{run.name}`, {record.state}; `cloze show {run.name}`",
     )
-    space = workspace(machine.workspace)
+    space = plan.space
     summary = read_summary(space, run.name)
     if summary and "report" in record.stages:
         if os.environ.get(SHOWN_WORKSPACE) == space.root:

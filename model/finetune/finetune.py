@@ -223,11 +223,7 @@ def prepared_task(
     task: TaskConfig, initial: EncoderFiles, labels: Artifact | None, *, quiet: bool
 ) -> tuple[Problem, TaskRecord]:
     """The task with its vocabulary pruned, and a record of its data and baselines."""
-    if task.max_seq_length > initial.config.max_position_embeddings:
-        raise UsageError(
-            f"task {task.name}: max_seq_length {task.max_seq_length}, but the encoder has "
-            f"{initial.config.max_position_embeddings} positions; lower max_seq_length"
-        )
+    task.check_positions(initial.config.max_position_embeddings)
     tables = load_tables(task, labels)
     problem = load_problem(task, initial.tokenizer, tables)
     problem.prune_vocabulary()

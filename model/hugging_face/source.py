@@ -148,6 +148,19 @@ def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: 
         raise UsageError(f"{where}: another shape ({'; '.join(changed)}); set [encoder] to its own")
 
 
+def refuse_another_tokenizer(given: str, wanted: str, *, where: str) -> None:
+    """Refuse an initial checkpoint `where` whose tokenizer, by its digest, is not the run's.
+
+    `wanted` is empty if the run would train a tokenizer of its own.
+    """
+    if given != wanted:
+        what = f"the run's is {wanted[:12]}" if wanted else "the run would train its own"
+        raise UsageError(
+            f"{where}: its tokenizer is {given[:12]}, {what}; set vocabulary.path to its "
+            "tokenizer.json or vocab.txt (`cloze init FOLDER --from MODEL` does so)"
+        )
+
+
 def read_tokenizer(source: Source) -> SubwordTokenizer:
     """The tokenizer beside the weights: tokenizer.json, else vocab.txt."""
     settings: dict[str, JsonValue] = {}

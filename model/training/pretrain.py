@@ -39,7 +39,7 @@ from cloze.model.encoder.operations.attention import backend_name
 from cloze.model.encoder.operations.products import matrix_rate
 from cloze.model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
-from cloze.model.hugging_face.source import refuse_another_shape
+from cloze.model.hugging_face.source import refuse_another_shape, refuse_another_tokenizer
 from cloze.model.training.checkpoints import (
     Checkpoints,
     FaultHook,
@@ -86,6 +86,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
     """Train, or resume training, and commit the artifact. `fault` is for tests."""
     stage = parse(PretrainStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
+    machine.check_recipe(stage.pretrain)
     threads, timeout = threads_per_rank(machine), machine.hang_timeout
     world = join_world(threads=threads, timeout=timeout, device=machine.device)
     if stage.pretrain.precision == "fp8":
@@ -307,12 +308,8 @@ def warm_start(
     tokenizer: SubwordTokenizer,
 ) -> None:
     """Load the weights of an initial checkpoint; heads that it lacks keep their initialisation."""
-    where = stage.pretrain.init
-    if files.tokenizer.digest != tokenizer.digest:
-        raise UsageError(
-            f"{where}: its tokenizer is {files.tokenizer.digest[:12]}, the examples were made "
-            f"with {tokenizer.digest[:12]}; set vocabulary.path to its tokenizer.json"
-        )
+    where = f"pretrain.init = {stage.pretrain.init}"
+    refuse_another_tokenizer(files.tokenizer.digest, tokenizer.digest, where=where)
     refuse_another_shape(files.config, stage.encoder, where=where)
     model.load_state_dict(files.parameters, strict=False)
 

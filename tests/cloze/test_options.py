@@ -15,7 +15,7 @@ CONFIG = Path(SMOKE[0])
 
 def test_a_setting_is_assigned_by_its_table() -> None:
     target = Target(set=["training.tensorboard=logs", "pretrain.steps=5", "workspace=elsewhere"])
-    assert target.run(CONFIG).pretrain.steps == 5
+    assert target.read(CONFIG)[0].pretrain.steps == 5
     assert target.machine().training.tensorboard == "logs"
     assert target.machine().workspace == "elsewhere"
 

@@ -84,14 +84,18 @@ def test_impossible_and_contradictory_values_are_rejected_before_the_first_stage
         ("budget", "token_budget = 100", "token_budget = 100, but pretrain.phases has sequences"),
     ],
 )
-def test_a_machine_that_cannot_train_the_run_is_rejected_before_the_first_stage(
+def test_every_command_rejects_a_machine_that_cannot_train_the_run_in_the_same_words(
     cloze: Cloze, folder: Path, name: str, setting: str, message: str
 ) -> None:
     (folder / "machine.toml").write_text(f"[training]\n{setting}\n")
     changed = f"pretrain.optimizer.name={name}" if name in ("muon", "lamb") else "seed=1"
-    done = cloze("pretrain", "try.toml", "--on", "machine.toml", "--set", changed)
-    assert message in error_line(done.stderr)
-    assert not (folder / "runs").exists()
+    lines = {
+        error_line(cloze(*verb, "try.toml", "--on", "machine.toml", "--set", changed).stderr)
+        for verb in (["plan"], ["run", "--without-prefect"], ["pretrain"], ["report"])
+    }
+    (line,) = lines
+    assert message in line
+    assert not (folder / "runs" / "artifacts").exists()
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "finetune"])

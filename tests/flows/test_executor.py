@@ -15,6 +15,7 @@ from cloze.flows.config import MachineConfig, ReportConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.inventory import garbage
 from cloze.flows.job import StageFailed
+from cloze.flows.plan import Plan
 from cloze.flows.workspace import RunRecord, list_runs, read_record, run_artifact, workspace
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
@@ -35,7 +36,7 @@ def folder(machine: MachineConfig) -> Path:
 def test_a_run_leaves_a_record_its_tables_its_logs_and_the_report(
     standins: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    record = execute(run, machine)
+    record = execute(Plan(run, machine))
     assert states(record) == dict.fromkeys(ALL, "made")
     assert record == read_record(workspace(machine.workspace), "try")
     assert record.state == "finished"
@@ -49,7 +50,7 @@ def test_a_run_leaves_a_record_its_tables_its_logs_and_the_report(
 def test_a_second_run_reuses_everything_and_remembers_what_it_cost(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    first, second = execute(run, machine), execute(run, machine)
+    first, second = execute(Plan(run, machine)), execute(Plan(run, machine))
     assert states(second) == dict.fromkeys(ALL, "reused")
     assert digests(second) == digests(first)
     assert second.stages["tokens"].seconds == first.stages["tokens"].seconds
@@ -62,24 +63,24 @@ def test_a_run_of_the_same_name_and_other_settings_keeps_the_earlier_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     space = workspace(machine.workspace)
-    first = execute(run, machine)
+    first = execute(Plan(run, machine))
     page = (folder(machine) / "report.html").read_bytes()
-    second = execute(run.model_copy(update={"seed": 7}), machine)
+    second = execute(Plan(run.model_copy(update={"seed": 7}), machine))
     assert "run try had other settings (seed); it is kept as try.1" in capsys.readouterr().err
     kept = read_record(space, "try.1")
     assert digests(kept) == digests(first) != digests(second)
     assert (folder(machine).parent / "try.1" / "report.html").read_bytes() == page
     assert not [item for item in garbage(space) if "no run refers to" in item.reason]
-    execute(run, machine)
+    execute(Plan(run, machine))
     assert list_runs(space) == ["try", "try.1", "try.2"]
 
 
 def test_a_run_repeated_or_with_another_headline_replaces_its_record(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    execute(run, machine)
-    execute(run, machine)
-    execute(run.model_copy(update={"report": ReportConfig(title="Another")}), machine)
+    execute(Plan(run, machine))
+    execute(Plan(run, machine))
+    execute(Plan(run.model_copy(update={"report": ReportConfig(title="Another")}), machine))
     assert list_runs(workspace(machine.workspace)) == ["try"]
 
 
@@ -90,13 +91,13 @@ def test_a_stage_that_fails_ends_the_run_and_the_next_one_goes_on_there(
 ) -> None:
     inline(examples={"fail": 2})
     with pytest.raises(StageFailed, match="^examples: the text: is wrong") as failure:
-        execute(run, machine)
+        execute(Plan(run, machine))
     assert failure.value.exit_code == 2
     record = read_record(workspace(machine.workspace), "try")
     assert (record.state, list(record.stages)) == ("failed", ["vocabulary", "tokens"])
     assert record.failure == str(failure.value)
     inline()
-    again = execute(run, machine)
+    again = execute(Plan(run, machine))
     assert [stage for stage, state in states(again).items() if state == "made"] == ALL[2:]
 
 
@@ -109,7 +110,7 @@ def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
 ) -> None:
     standins(vocabulary={"kill": str(tmp_path / "killed")}, tokens={"fail": 1})
     with pytest.raises(StageFailed, match="^tokens: the text: is wrong"):
-        execute(run, machine)
+        execute(Plan(run, machine))
     warned = [(stage, text) for stage, state, text in events if state == "warning"]
     ((stage, text),) = warned
     assert stage == "vocabulary"
@@ -123,15 +124,15 @@ def test_a_killed_stage_is_tried_no_oftener_than_asked_for(
     once = machine.model_copy(update={"jobs": machine.jobs.model_copy(update={"retries": 0})})
     standins(vocabulary={"kill": str(tmp_path / "killed")})
     with pytest.raises(StageFailed, match="killed by signal 9"):
-        execute(run, once)
+        execute(Plan(run, once))
 
 
 def test_only_what_is_wanted_is_made_and_the_record_keeps_the_rest(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    assert list(execute(run, machine, wanted=("tokens",)).stages) == ["vocabulary", "tokens"]
-    execute(run, machine)
-    assert list(execute(run, machine, wanted=("tokens",)).stages) == ALL
+    assert list(execute(Plan(run, machine, wanted=("tokens",))).stages) == ["vocabulary", "tokens"]
+    execute(Plan(run, machine))
+    assert list(execute(Plan(run, machine, wanted=("tokens",))).stages) == ALL
 
 
 def test_stages_of_another_configuration_are_not_kept(
@@ -140,9 +141,9 @@ def test_stages_of_another_configuration_are_not_kept(
     run_table: dict[str, Any],
     machine: MachineConfig,
 ) -> None:
-    execute(run, machine)
+    execute(Plan(run, machine))
     other = RunConfig.model_validate({**run_table, "vocabulary": {"size": 100}})
-    record = execute(other, machine, wanted=("tokens",))
+    record = execute(Plan(other, machine, wanted=("tokens",)))
     assert list(record.stages) == [
         "vocabulary",
         "tokens",
@@ -156,7 +157,7 @@ def test_engine_options_reach_every_stage_that_beam_runs(
     machine: MachineConfig,
     events: list[tuple[str, str, str]],
 ) -> None:
-    execute(run, machine, wanted=("tokens",), options=("--runner=Some",))
+    execute(Plan(run, machine, wanted=("tokens",)), options=("--runner=Some",))
     output = [(stage, text) for stage, state, text in events if state == "output"]
     given = "options ['--runner=Some']"
     assert output == [("vocabulary", given), ("tokens", given)]
@@ -168,7 +169,7 @@ def test_options_for_the_launcher_of_ranks_reach_training_alone(
     machine: MachineConfig,
     events: list[tuple[str, str, str]],
 ) -> None:
-    execute(run, machine, wanted=("pretrain",), options=("--hostfile=hosts",))
+    execute(Plan(run, machine, wanted=("pretrain",)), options=("--hostfile=hosts",))
     output = [(stage, text) for stage, state, text in events if state == "output"]
     stages = ("vocabulary", "tokens", "examples")
     given = "options ['--hostfile=hosts']"
@@ -181,9 +182,9 @@ def test_two_runs_share_what_they_have_in_common(
     run_table: dict[str, Any],
     machine: MachineConfig,
 ) -> None:
-    execute(run, machine, wanted=("examples",))
+    execute(Plan(run, machine, wanted=("examples",)))
     other = RunConfig.model_validate({**run_table, "name": "other", "examples": {"copies": 2}})
-    record = execute(other, machine, wanted=("examples",))
+    record = execute(Plan(other, machine, wanted=("examples",)))
     assert states(record) == {"vocabulary": "reused", "tokens": "reused", "examples": "made"}
 
 
@@ -193,11 +194,11 @@ def test_a_run_that_is_given_anothers_encoder_reuses_what_was_fine_tuned_from_it
     run_table: dict[str, Any],
     machine: MachineConfig,
 ) -> None:
-    execute(run, machine)
+    execute(Plan(run, machine))
     encoder = run_artifact(workspace(machine.workspace), run.name, stage="pretrain").directory
     finetune = {**run_table["finetune"], "encoder": encoder}
     other = {**run_table, "name": "other", "corpus": None, "finetune": finetune}
-    record = execute(RunConfig.model_validate(other), machine)
+    record = execute(Plan(RunConfig.model_validate(other), machine))
     assert states(record) == {
         **{"labels": "reused", "finetune": "reused"},
         **{"evaluate": "made", "report": "made"},
@@ -208,7 +209,7 @@ def test_a_workspace_that_cannot_be_written_is_refused(run: RunConfig, tmp_path:
     (tmp_path / "file").write_text("")
     machine = MachineConfig(workspace=str(tmp_path / "file" / "runs"))
     with pytest.raises(UsageError, match=r"workspace .*/file/runs: cannot be written"):
-        execute(run, machine)
+        execute(Plan(run, machine))
 
 
 def test_a_workspace_behind_a_url_gives_the_same_digests(
@@ -220,21 +221,21 @@ def test_a_workspace_behind_a_url_gives_the_same_digests(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     remote = machine.model_copy(update={"workspace": f"memory://{tmp_path.name}"})
-    assert digests(execute(run, remote)) == digests(execute(run, machine))
+    assert digests(execute(Plan(run, remote))) == digests(execute(Plan(run, machine)))
 
 
 def test_nothing_is_left_running(
     standins: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
     standins(tokens={"orphan": True})
-    execute(run, machine, wanted=("tokens",))
+    execute(Plan(run, machine, wanted=("tokens",)))
     assert not list(descendants(os.getpid()))
 
 
 def test_the_report_is_told_where_the_record_lies(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    execute(run, machine)
+    execute(Plan(run, machine))
     table = json.loads((folder(machine) / "stages" / "report.json").read_text())
     assert table["machine"] == {"record": str(folder(machine) / "run.json")}
 
@@ -244,8 +245,8 @@ def test_the_record_adds_up_the_attempts_at_a_stage(
 ) -> None:
     standins(vocabulary={"sleep": 1.5, "fail": 1})
     with pytest.raises(StageFailed):
-        execute(run, machine, wanted=("vocabulary",))
+        execute(Plan(run, machine, wanted=("vocabulary",)))
     standins()
-    record = execute(run, machine, wanted=("vocabulary",))
+    record = execute(Plan(run, machine, wanted=("vocabulary",)))
     assert record.stages["vocabulary"].seconds > 1.5
     assert record.seconds < record.stages["vocabulary"].seconds

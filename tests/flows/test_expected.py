@@ -21,6 +21,7 @@ from cloze.flows.expected import (
     expected_times,
     matrix_rates,
 )
+from cloze.flows.plan import Plan
 from cloze.flows.workspace import read_record, workspace, write_record
 from cloze.model.hardware import machine_precision
 from tests.conftest import PROJECT
@@ -86,7 +87,7 @@ def took_a_minute(
     inline: Callable[..., None], small: dict[str, Any], machine: MachineConfig
 ) -> None:
     """A finished run, whose pre-training took a minute."""
-    execute(RunConfig.model_validate(small), machine)
+    execute(Plan(RunConfig.model_validate(small), machine))
     space = workspace(machine.workspace)
     record = read_record(space, "try")
     minute = record.stages["pretrain"].model_copy(update={"seconds": 60.0})

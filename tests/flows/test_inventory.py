@@ -10,12 +10,13 @@ import pytest
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.inventory import ancestors, garbage, remove_garbage
+from cloze.flows.plan import Plan
 from cloze.flows.workspace import Workspace, workspace
 
 
 @pytest.fixture
 def space(inline: Callable[..., None], run: RunConfig, machine: MachineConfig) -> Workspace:
-    execute(run, machine)
+    execute(Plan(run, machine))
     return workspace(machine.workspace)
 
 
@@ -30,13 +31,15 @@ def test_what_a_run_refers_to_is_no_garbage(space: Workspace) -> None:
 def test_what_an_earlier_configuration_made_is(
     space: Workspace, run_table: dict[str, Any], machine: MachineConfig
 ) -> None:
-    execute(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
+    execute(Plan(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine))
     assert stages(space) == []  # it is kept as a separate run
     shutil.rmtree(space.local / "try.1")
     assert stages(space) == ["evaluate", "examples", "finetune", "pretrain", "report"]
     remove_garbage(garbage(space))
     assert garbage(space) == []
-    again = execute(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
+    again = execute(
+        Plan(RunConfig.model_validate({**run_table, "examples": {"copies": 2}}), machine)
+    )
     assert {stage.state for stage in again.stages.values()} == {"reused"}
 
 
@@ -44,7 +47,7 @@ def test_another_run_keeps_what_it_refers_to(
     space: Workspace, run_table: dict[str, Any], machine: MachineConfig
 ) -> None:
     changed = {**run_table, "name": "other", "examples": {"copies": 2}}
-    execute(RunConfig.model_validate(changed), machine)
+    execute(Plan(RunConfig.model_validate(changed), machine))
     assert garbage(space) == []
 
 

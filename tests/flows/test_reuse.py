@@ -13,6 +13,7 @@ from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.inventory import look_up
 from cloze.flows.job import JobResult
+from cloze.flows.plan import Plan
 from cloze.flows.workspace import workspace
 
 
@@ -32,7 +33,7 @@ def make(inline: Callable[..., None], run: RunConfig, machine: MachineConfig) ->
     """Execute the run; returns its report, an artifact of two files."""
 
     def report() -> Made:
-        found = execute(run, machine).stages["report"]
+        found = execute(Plan(run, machine)).stages["report"]
         directory = workspace(machine.workspace).store.directory("report", found.key)
         return Made(found.state, found.digest, directory)
 
@@ -111,4 +112,4 @@ def test_a_program_that_leaves_no_manifest_has_failed(
 ) -> None:
     monkeypatch.setattr("cloze.flows.executor.run_job", lambda argv, **_: JobResult(0.0, 0))
     with pytest.raises(IntegrityError, match="wrote no manifest.json"):
-        execute(run, machine, wanted=("vocabulary",))
+        execute(Plan(run, machine, wanted=("vocabulary",)))

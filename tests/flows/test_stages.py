@@ -8,14 +8,14 @@ import pytest
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import Store
 from cloze.flows.config import RunConfig
-from cloze.flows.external_inputs import ExternalInput
+from cloze.flows.external_inputs import Digests, ExternalInput
 from cloze.flows.stages import chain, keyed_config, stage_table, up_to
 
 ALL = ["vocabulary", "tokens", "examples", "pretrain", "labels", "finetune", "evaluate", "report"]
 
 
 def vocabulary_table(run: RunConfig, **machine: Any):
-    return stage_table(chain(run)[0], {}, store=Store("/store"), machine=machine)
+    return stage_table(chain(run)[0], {}, store=Store("/store"), machine=machine, digests=Digests())
 
 
 def changed(table: dict[str, Any], place: str, value: Any) -> RunConfig:

@@ -7,6 +7,7 @@ import pytest
 
 from cloze.artifacts.store import Store
 from cloze.flows.config import RunConfig
+from cloze.flows.external_inputs import Digests
 from cloze.flows.stages import Stage, chain, stage_table
 
 
@@ -17,7 +18,7 @@ def finetune_stage(table: dict[str, Any], **task: str) -> Stage:
 
 def key(stage: Stage) -> str:
     lonely = Stage(stage.config, external=stage.external)
-    return stage_table(lonely, {}, store=Store("/store"), machine={}).key
+    return stage_table(lonely, {}, store=Store("/store"), machine={}, digests=Digests()).key
 
 
 @pytest.fixture

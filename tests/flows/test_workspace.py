@@ -11,6 +11,7 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.locks import locked
+from cloze.flows.plan import Plan
 from cloze.flows.workspace import (
     RunRecord,
     StageRecord,
@@ -114,7 +115,7 @@ def test_a_run_that_does_not_hold_the_lock_is_interrupted(space: Workspace, tmp_
 def test_an_artifact_other_than_the_one_a_run_names_is_refused(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
-    execute(run, machine)
+    execute(Plan(run, machine))
     space = workspace(machine.workspace)
     found = read_record(space, run.name)
     entry = found.stages["tokens"].model_copy(update={"digest": "0" * 64})

@@ -15,6 +15,7 @@ from cloze.artifacts.summary import Summary
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.forecast import step_flops
+from cloze.flows.plan import Plan
 from cloze.flows.workspace import Workspace, read_record, run_artifact, workspace
 from cloze.paper import flow
 from cloze.paper.result import (
@@ -167,7 +168,7 @@ def test_rows_share_what_they_have_in_common(
 ) -> None:
     made: dict[str, list[str]] = {}
     for row in rows(run, ("objective",), seeds=1):
-        record = execute(row.runs[0], machine)
+        record = execute(Plan(row.runs[0], machine))
         made[row.name] = [name for name, stage in record.stages.items() if stage.state == "made"]
     assert made["base"][:4] == ["vocabulary", "tokens", "examples", "pretrain"]
     assert made["no-nsp"] == ["pretrain", "finetune", "evaluate", "report"]

@@ -10,14 +10,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ParameterTypeError
 
+from cloze.artifacts.errors import UsageError
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.job import StageFailed
+from cloze.flows.plan import Plan
 from cloze.flows.prefect import flows
 from cloze.flows.prefect.flows import (
     SERVED,
@@ -27,6 +30,7 @@ from cloze.flows.prefect.flows import (
     deployments,
     end_to_end,
     evaluate,
+    execute_as_flow,
     figure_rows,
     finetune,
     prepare,
@@ -36,6 +40,7 @@ from cloze.flows.prefect.flows import (
 )
 from cloze.flows.prefect.server import ServerLost, prefect_server
 from cloze.flows.workspace import RunRecord, StageRecord, writable_workspace
+from cloze.model.config import TrainingMachine
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -73,6 +78,37 @@ def test_the_flow_executes_the_chain_and_the_server_knows(
     assert pages["try-tokens"].data == 100.0
     assert any(log.message.startswith("tokens made") for log in logs)
     assert not any("waiting" in log.message for log in logs)
+
+
+def test_a_plan_that_exists_is_executed_as_the_same_flow_without_parsing_or_planning_again(
+    server: str,
+    inline: Callable[..., None],
+    run: RunConfig,
+    machine: MachineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = Plan(run.model_copy(update={"name": "planned"}), machine)
+    monkeypatch.setattr("cloze.flows.config.flat", lambda _: pytest.fail("parsed again"))
+    monkeypatch.setattr("cloze.flows.plan.chain", lambda _: pytest.fail("planned again"))
+    with reporting_to(server):
+        record = execute_as_flow(plan)
+    assert (record.name, record.state) == ("planned", "finished")
+    secret = os.environ["PREFECT_API_AUTH_STRING"]
+    with SyncPrefectClient(server, auth_string=secret) as client:
+        (flow_run,) = [found for found in client.read_flow_runs() if found.name == "planned"]
+        flow = client.read_flow(flow_run.flow_id)
+    assert (flow.name, flow_run.state_name) == ("end-to-end", "Completed")
+    assert flow_run.parameters["run"]["corpus"] is not None
+
+
+def test_a_flow_refuses_what_the_commands_refuse(
+    server: str, inline: Callable[..., None], run_table: dict[str, Any], machine: MachineConfig
+) -> None:
+    muon = RunConfig.model_validate({**run_table, "pretrain": {"optimizer": {"name": "muon"}}})
+    partitioned = machine.model_copy(update={"training": TrainingMachine(zero_stage=2)})
+    refused = pytest.raises(UsageError, match=r"= muon with training.zero_stage = 2: muon needs")
+    with refused, reporting_to(server):
+        pretrain(muon, partitioned)
 
 
 def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(

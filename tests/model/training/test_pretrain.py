@@ -288,7 +288,7 @@ def test_lamb_and_dynamic_masks_train(examples: Artifact, tmp_path: Path) -> Non
             "remove offload_optimizer",
         ),
         ({"machine": {"offload_optimizer": True}}, "set zero_stage = 1, 2 or 3"),
-        ({"machine": {"token_budget": 8}}, "token_budget is 8"),
+        ({"machine": {"token_budget": 8}}, "token_budget = 8, but pretrain.phases"),
         ({"machine": {"cuda_graphs": True}}, "graphs are for GPUs; leave it out"),
         ({"machine": {"checkpoints": "memory://x"}}, "local or shared file system"),
         ({"machine": {"device": "cpu"}, "precision": "fp8"}, "compute capability 8.9 or higher"),
@@ -351,7 +351,7 @@ def test_an_encoder_of_another_tokenizer_is_refused(
         (other / name).write_bytes(trained.read_bytes(name))
     *words, one, two = trained.read_bytes("vocab.txt").decode().splitlines()
     (other / "vocab.txt").write_text("\n".join([*words, two, one]))
-    with pytest.raises(UsageError, match="its tokenizer is .*, the examples were made with"):
+    with pytest.raises(UsageError, match="its tokenizer is .*, the run's is"):
         run(stage_table(tmp_path, examples, init=str(other)))
 
 
