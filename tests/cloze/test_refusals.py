@@ -84,9 +84,10 @@ def test_impossible_and_contradictory_values_are_rejected_before_the_first_stage
         ("budget", "token_budget = 100", "token_budget = 100, but pretrain.phases has sequences"),
     ],
 )
-def test_every_command_rejects_a_machine_that_cannot_train_the_run_in_the_same_words(
+def test_a_machine_that_cannot_train_the_run_is_rejected_before_the_first_stage(
     cloze: Cloze, folder: Path, name: str, setting: str, message: str
 ) -> None:
+    """By every command, in the same words."""
     (folder / "machine.toml").write_text(f"[training]\n{setting}\n")
     changed = f"pretrain.optimizer.name={name}" if name in ("muon", "lamb") else "seed=1"
     lines = {
