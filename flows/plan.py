@@ -25,7 +25,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import is_local, located
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, Store
-from cloze.artifacts.tokenizer import WordPieceTokenizer, read_vocabulary
+from cloze.artifacts.tokenizer import SubwordTokenizer, read_vocabulary
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.expected import ExpectedTime, expected_times
 from cloze.flows.external_inputs import Digests
@@ -148,7 +148,7 @@ class Plan:
         if "pretrain" in self.to_run:
             self.machine.training.check_recipe(self.run.pretrain)
 
-    def given_vocabulary(self) -> WordPieceTokenizer | None:
+    def given_vocabulary(self) -> SubwordTokenizer | None:
         """The tokenizer in `vocabulary.path`; None if that names no file on this machine."""
         config = self.run.vocabulary
         if not config.path or not is_local(config.path):
