@@ -90,3 +90,9 @@ def is_first_of_equals(sorted_D2: UInt64s) -> Mask:
     first_D = np.ones(len(sorted_D2), dtype=np.bool_)
     first_D[1:] = np.any(sorted_D2[1:] != sorted_D2[:-1], axis=1)
     return first_D
+
+
+def entropy(counts: npt.NDArray[np.integer]) -> float:
+    """Entropy in nats of the distribution given by `counts`; 0 without any."""
+    share = counts[counts > 0] / max(int(counts.sum()), 1)
+    return float(-(share * np.log(share)).sum())

@@ -66,8 +66,8 @@ CHECKSUMS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
 
 _MAGIC = frozenset("*?[")
 VERSIONS = (
-    *("ETag", "etag", "md5Hash", "crc32c", "content_md5", "generation"),
-    *("LastModified", "last_modified", "mtime", "updated", "created"),
+    *CHECKSUMS,
+    *("generation", "LastModified", "last_modified", "mtime", "updated", "created"),
 )
 """Object metadata that changes with the content, most reliable first."""
 

@@ -24,6 +24,12 @@ Split = Literal["dev", "test"]
 UNTOUCHED = "untouched_encoder"
 """Name of the baseline for sentence vectors: the encoder before fine-tuning."""
 
+TRAIN, HELDOUT = "train", "heldout"
+"""Splits of a corpus: most documents, and those drawn from them; sources may name others."""
+
+TASK_SPLITS = ("train", "dev", "test")
+"""Splits of a task."""
+
 GENERAL = "general"
 """The split of general text from outside the corpus: the change of an adapted encoder's score on it
 measures forgetting. It is never the headline split, nor does it displace another one."""

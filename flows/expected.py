@@ -42,6 +42,7 @@ from cloze.flows.forecast import (
 )
 from cloze.flows.workspace import Workspace, find_record, list_runs
 from cloze.model.config import SIZE_NAMES, EncoderConfig, TaskConfig
+from cloze.model.hardware import has_gpu
 
 START_SECONDS = {
     **{"dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7, "labels": 0.9},
@@ -291,11 +292,6 @@ def _source_bytes(package: str) -> int:
 def parsed_distributions() -> int:
     """The number of packages whose docstrings are cached on this machine."""
     return len(filesystem.list_names(str(cache_directory("docstrings"))))
-
-
-def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU."""
-    return Path("/proc/driver/nvidia/version").exists()
 
 
 def cores() -> int:

@@ -20,7 +20,7 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.store import open_artifact
 from cloze.flows.config import MachineConfig, RatesConfig, RunConfig
 from cloze.model.config import EncoderConfig
-from cloze.pipeline.config.settings import ExamplesConfig
+from cloze.pipeline.config.settings import BUCKET_BYTES, MOST_BUCKETS, ExamplesConfig
 
 WORD_PIECES_PER_BYTE = 0.217
 """Tokens per byte of text."""
@@ -46,9 +46,6 @@ VARIATION = 2.0
 
 PACKED_RATIO, ROW_BYTES = 0.467, 43
 """Bytes through an engine's shuffle, per byte of text and per document."""
-
-BUCKET_BYTES, MOST_BUCKETS = 4 << 20, 1 << 16
-"""Text per bucket, and the maximum number of buckets: those of the shuffle (a test compares)."""
 
 EXAMPLES_RATE = 70e6
 """Bytes of text per second from which one core writes one copy of one length."""
@@ -182,40 +179,6 @@ LOGIT_BYTES = 2 + 4
 """A logit of a masked position, and its probability."""
 
 
-def parameters(encoder: EncoderConfig, vocabulary_size: int) -> int:
-    """Number of weights of the encoder with its pre-training heads; the decoder is tied."""
-    width = encoder.hidden_size
-    layers = encoder.num_hidden_layers * layer_parameters(encoder)
-    if encoder.family == "modern":
-        # word embeddings; norms of embeddings, final layer and head; the head's dense layer and
-        # bias; the first layer has no norm before attention
-        rows = encoder.max_position_embeddings if encoder.has_position_table else 0
-        outside = vocabulary_size * (width + 1) + rows * width + 3 * width + width**2
-        return outside + layers - width
-    rows = vocabulary_size + encoder.max_position_embeddings + encoder.type_vocab_size
-    embeddings = rows * width + 2 * width
-    pooler = width**2 + width
-    masked_lm = width**2 + width + 2 * width + vocabulary_size
-    next_sentence = 2 * width + 2
-    return embeddings + layers + pooler + masked_lm + next_sentence
-
-
-def layer_parameters(encoder: EncoderConfig) -> int:
-    """Number of weights of one layer.
-
-    A BERT layer has four projections, two dense layers and two layer norms; a modern layer has
-    three dense layers and no biases; an LSTM has four gates with two biases each and a projection.
-    """
-    width, inner = encoder.hidden_size, encoder.intermediate_size
-    if encoder.layer_type == "lstm":
-        return 4 * inner * (2 * width + 2) + inner * width
-    if encoder.family == "modern":
-        return encoder.layer_weights + 2 * width
-    attention = 4 * (width**2 + width)
-    feed_forward = 2 * width * inner + inner + width
-    return attention + feed_forward + 2 * 2 * width
-
-
 def length_flops(run: RunConfig, max_seq_length: int) -> float:
     """Mean FLOPs of a pre-training example of one sequence length."""
     tokens = expected_yield(max_seq_length, packed=run.examples.pack_documents).mean_length
@@ -245,8 +208,8 @@ def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> 
     For 2 and 3 these are DeepSpeed's own estimates (`estimate_zero2_model_states_mem_needs`, …),
     with the word embeddings or a layer as the largest module that is gathered at once.
     """
-    count = parameters(encoder, vocabulary_size)
-    largest = max(layer_parameters(encoder), vocabulary_size * encoder.hidden_size)
+    count = encoder.parameters(vocabulary_size)
+    largest = max(encoder.layer_parameters, vocabulary_size * encoder.hidden_size)
     whole = ROUNDED_BYTES + GRADIENT_BYTES
     everything = whole + MASTER_BYTES
     return (
@@ -338,7 +301,7 @@ def forecast_training(
 ) -> TrainingForecast:
     """Estimate pre-training on a corpus with `examples` of each length in one copy."""
     recipe, vocabulary, ranks = run.pretrain, run.vocabulary.size, machine.training.ranks
-    count = parameters(run.encoder, vocabulary)
+    count = run.encoder.parameters(vocabulary)
     phases = []
     for phase, (steps, read) in zip(recipe.phases, phases_to_do(run), strict=True):
         length = phase.max_seq_length

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from cloze.artifacts.config import StageConfig, assign
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import is_local, located
+from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, Store
 from cloze.flows.config import ReportStage, RunConfig
@@ -249,7 +250,7 @@ def task_data(task: TaskConfig, place: str) -> ExternalInput:
 
     The name of a Hugging Face data set stays in the configuration, and thereby in the key.
     """
-    named = {part: getattr(task, part) for part in ("train", "dev", "test")}
+    named = {part: getattr(task, part) for part in TASK_SPLITS}
     named.update({f"more.{name}": path for name, path in task.more.items()})
     files = {
         f"{place}.{part}": path

@@ -185,6 +185,38 @@ class EncoderConfig(GrownConfig):
         is_gated = self.family == "modern" and self.gated
         return 4 * width**2 + (3 if is_gated else 2) * width * inner
 
+    @property
+    def layer_parameters(self) -> int:
+        """Weights, biases and norms of one layer.
+
+        A BERT layer has four projections, two dense layers and two layer norms; a modern layer has
+        three dense layers and no biases; an LSTM has four gates with two biases each and a
+        projection.
+        """
+        width, inner = self.hidden_size, self.intermediate_size
+        if self.layer_type == "lstm":
+            return self.layer_weights + 8 * inner
+        if self.family == "modern":
+            return self.layer_weights + 2 * width
+        return self.layer_weights + (4 * width + inner + width) + 2 * 2 * width
+
+    def parameters(self, vocabulary_size: int) -> int:
+        """Weights of the encoder with its pre-training heads; the decoder is tied."""
+        width = self.hidden_size
+        layers = self.num_hidden_layers * self.layer_parameters
+        if self.family == "modern":
+            # word embeddings; norms of embeddings, final layer and head; the head's dense layer and
+            # bias; the first layer has no norm before attention
+            rows = self.max_position_embeddings if self.has_position_table else 0
+            outside = vocabulary_size * (width + 1) + rows * width + 3 * width + width**2
+            return outside + layers - width
+        rows = vocabulary_size + self.max_position_embeddings + self.type_vocab_size
+        embeddings = rows * width + 2 * width
+        pooler = width**2 + width
+        masked_lm = width**2 + width + 2 * width + vocabulary_size
+        next_sentence = 2 * width + 2
+        return embeddings + layers + pooler + masked_lm + next_sentence
+
     def attended(self, *, tokens: float, squared: float) -> float:
         """Query-key pairs in all layers, for sequences with `tokens` tokens in total.
 

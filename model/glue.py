@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from cloze.artifacts.results import TASK_SPLITS
+
 DEFAULTS = {
     "metrics": ["accuracy"],
     "labels": ["0", "1"],
@@ -33,7 +35,7 @@ SUBMISSIONS = {"test_mismatched": "MNLI-mm", "diagnostic": "AX"}
 def task_fields(name: str, folder: str) -> dict[str, Any]:
     """The `TaskConfig` fields of GLUE task `name`, with its files in `folder`."""
     task = GLUE[name]
-    files = {split: f"{folder}/{task[split]}" for split in ("train", "dev", "test")}
+    files = {split: f"{folder}/{task[split]}" for split in TASK_SPLITS}
     more = {split: f"{folder}/{file}" for split, file in task["more"].items()}
     return {**task, **files, "more": more}
 

@@ -25,9 +25,14 @@ PRODUCTS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16", "bf16": "Arm BF16"
 """Flags in /proc/cpuinfo that indicate bf16 matrix products."""
 
 
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU."""
+    return DRIVER.exists()
+
+
 def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
     """The fastest precision for training on this machine, and the reason in a few words."""
-    if DRIVER.exists():
+    if has_gpu():
         return "bf16", "there is a GPU"
     for name in LIMITS:
         limit = os.environ.get(name, "").upper()

@@ -31,6 +31,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.results import TRAIN
 from cloze.artifacts.rng import draw, stream_seed
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
@@ -67,7 +68,6 @@ from cloze.pipeline.mlm.statistics import (
 from cloze.pipeline.readers.documents import MEGABYTE
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue, for_each
-from cloze.pipeline.text.splits import TRAIN
 
 TOKENS_NAME = re.compile(r".+-\d{5,}\.arrow")
 

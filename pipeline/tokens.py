@@ -31,6 +31,7 @@ from cloze.artifacts.config import parse
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.results import TRAIN
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import (
@@ -66,7 +67,6 @@ from cloze.pipeline.shuffle.sorted_runs import DocumentCounts
 from cloze.pipeline.text.account import Dropped, example_of, reasons_account
 from cloze.pipeline.text.duplicates import with_drop_list
 from cloze.pipeline.text.filters import Reason
-from cloze.pipeline.text.splits import TRAIN
 
 HELD_OUT_OF_FEW = {
     "tails": "the end of each document is held out, {share:.1%} of its sentences but at least one",

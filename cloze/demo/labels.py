@@ -22,6 +22,7 @@ from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress
+from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.rng import stream_seed
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
@@ -36,7 +37,6 @@ DEV_SHARE = 0.15
 MAX_ITEMS_PER_MODULE = 20
 """Limits repetition: a module describes all its functions in much the same words."""
 
-SPLITS = ("train", "dev", "test")
 
 Corpus = dict[str, list[Module]]
 """Modules by distribution."""
@@ -93,7 +93,7 @@ def choose(
     """
     taken: set[object] = set()
     chosen: dict[str, list[Item]] = {}
-    for split in SPLITS:
+    for split in TASK_SPLITS:
         by_package = [
             _items(modules, partial(label, name), address)
             for name, modules in splits[split].items()

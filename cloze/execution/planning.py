@@ -13,7 +13,6 @@ from cloze.artifacts.errors import UsageError
 from cloze.execution.preflight import checked_plan
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import write_tables
-from cloze.flows.expected import has_gpu
 from cloze.flows.forecast import (
     CorpusForecast,
     TrainingForecast,
@@ -23,6 +22,7 @@ from cloze.flows.forecast import (
 from cloze.flows.plan import Plan
 from cloze.flows.stages import PREPARE
 from cloze.init.corpus_samples import look
+from cloze.model.hardware import has_gpu
 from cloze.options import TARGET, ConfigPath, Target
 
 GIGABYTE = 1e9

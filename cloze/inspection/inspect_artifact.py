@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import is_local
+from cloze.artifacts.results import TRAIN
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import DROPPED_NAME, DocumentRow, ExampleRow
 from cloze.artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
@@ -37,7 +38,6 @@ Rows = Annotated[
     ),
 ]
 
-TRAIN = "train"
 LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
 """Meaning of a next_sentence_label."""
 

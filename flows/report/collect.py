@@ -9,7 +9,6 @@ A long run has more points than a screen has pixels, so training losses are aver
 """
 
 import json
-import math
 import os
 import statistics
 from bisect import bisect_left
@@ -20,10 +19,11 @@ import numpy as np
 from pydantic import JsonValue
 
 from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import entropy
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import Manifest
-from cloze.artifacts.results import MaskedSentences, Scores
+from cloze.artifacts.results import HELDOUT, TRAIN, MaskedSentences, Scores
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.artifacts.summary import (
@@ -70,7 +70,6 @@ NO_NEXT_SENTENCES = {
     "next_sentence_majority": None,
 }
 
-TRAIN, HELDOUT = "train", "heldout"
 POINTS = 160
 FREQUENT = 20
 RANKS = 60
@@ -183,21 +182,13 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
             )
             for name in sorted(splits, key=lambda name: (name != TRAIN, name != HELDOUT, name))
         ),
-        unigram_entropy=entropy(counts),
+        unigram_entropy=entropy(np.array(counts)) if any(counts) else None,
         unknown_share=train.get("unknown_share"),
         document_lengths=powers_of_two(train.get("document_lengths", [])),
         sentence_lengths=powers_of_two(train.get("sentence_lengths", [])),
         frequent=tuple(frequent),
         rank_frequency=tuple(rank_frequency(counts)),
     )
-
-
-def entropy(counts: Sequence[int]) -> float | None:
-    """Entropy in nats of the distribution given by `counts`; None if they are all zero."""
-    whole = sum(counts)
-    if not whole:
-        return None
-    return -math.fsum(n / whole * math.log(n / whole) for n in counts if n)
 
 
 def powers_of_two(counts: Sequence[int]) -> Histogram | None:

@@ -8,6 +8,7 @@ import re
 
 from cloze.artifacts.results import (
     GENERAL,
+    TASK_SPLITS,
     UNTOUCHED,
     WIN_DIFFERENCE,
     Comparison,
@@ -57,8 +58,6 @@ METRICS = {
     "ndcg@10": "nDCG@10",
     "mrr@10": "MRR@10",
 }
-
-SPLITS = ("train", "dev", "test")
 
 
 def split_name(summary: Summary, split: str) -> str:
@@ -216,8 +215,8 @@ def shown_split(task: TaskScore) -> str:
 
 def task_sizes(task: TaskScore) -> str:
     """`400 train, 1,500 test`."""
-    known = [split for split in SPLITS if split in task.examples]
-    others = [split for split in task.examples if split not in SPLITS]
+    known = [split for split in TASK_SPLITS if split in task.examples]
+    others = [split for split in task.examples if split not in TASK_SPLITS]
     return ", ".join(f"{integer(task.examples[split])} {split}" for split in known + others)
 
 

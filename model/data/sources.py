@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.results import HELDOUT
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
 from cloze.model.config import PhaseConfig, PretrainStage
@@ -15,9 +16,6 @@ from cloze.model.data.micro_batches import BatchSource, CostModel, Share
 from cloze.model.data.order import BatchAddress, Curriculum, LengthOrder
 from cloze.model.data.shards import ExampleShards
 from cloze.model.data.targets import DynamicMasking, next_token
-
-HELDOUT = "heldout"
-"""The split used for evaluation during training."""
 
 EVALUATION_BATCH = 256
 """Held-out examples per batch; results do not depend on it beyond rounding."""

@@ -21,6 +21,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.masking import Replacement
 from cloze.artifacts.rng import address, draw
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
@@ -35,12 +36,9 @@ _TOKENS_PER_EXAMPLE = 1 << 16  # positions are uint16
 
 @dataclass(frozen=True)
 class DynamicMasking:
-    """The replacement of predicted tokens."""
+    """New masks, with this replacement of predicted tokens."""
 
-    mask_id: int
-    vocabulary_size: int
-    mask_share: float
-    random_share: float
+    replacement: Replacement
 
     @staticmethod
     def of(artifact: Artifact, tokenizer: SubwordTokenizer) -> "DynamicMasking":
@@ -51,12 +49,8 @@ class DynamicMasking:
                 f"pretrain.masks is dynamic, but {artifact.directory} masks by {masking['unit']}; "
                 'dynamic masking supports single tokens only: use masks = "static"'
             )
-        return DynamicMasking(
-            mask_id=tokenizer.mask_id,
-            vocabulary_size=tokenizer.size,
-            mask_share=masking["mask_share"],
-            random_share=masking["random_share"],
-        )
+        shares = masking["mask_share"], masking["random_share"]
+        return DynamicMasking(Replacement(tokenizer.mask_id, tokenizer.size, *shares))
 
     def __call__(self, examples: Examples, numbers: Int64, *, key: int) -> Examples:
         """`examples` with new masks; `numbers[i]` addresses example i's draws."""
@@ -78,14 +72,12 @@ class DynamicMasking:
         by_example = np.lexsort((order, example_of_token))
         chosen = np.sort(by_example[place < counts[example_of_token]])
 
-        fate = (draw(_stream(key, "how"), counters[chosen]) >> np.uint64(11)) * 2.0**-53
-        words = draw(_stream(key, "word"), counters[chosen]) % np.uint64(self.vocabulary_size)
-        masked = fate < self.mask_share
-        random = ~masked & (fate < self.mask_share + self.random_share)
-        input_ids = originals.copy()
-        input_ids[chosen] = np.where(
-            masked, self.mask_id, np.where(random, words, originals[chosen])
+        fates = draw(_stream(key, "how"), counters[chosen]) >> np.uint64(11)
+        words = draw(_stream(key, "word"), counters[chosen]) % np.uint64(
+            self.replacement.vocabulary_size
         )
+        input_ids = originals.copy()
+        input_ids[chosen], _, _ = self.replacement(originals[chosen], fates, words, bits=53)
         return replace(
             examples,
             input_ids=input_ids,

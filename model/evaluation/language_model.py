@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cloze.artifacts.arrays import entropy
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import Progress
-from cloze.artifacts.results import GENERAL, Guesses, LanguageModelScore, MaskedSentence
+from cloze.artifacts.results import GENERAL, HELDOUT, Guesses, LanguageModelScore, MaskedSentence
 from cloze.artifacts.rng import address
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, open_artifact
@@ -45,14 +46,11 @@ from cloze.model.evaluation.ngram import (
 )
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
-from cloze.model.training.health import entropy
 
 # M masked tokens, V vocabulary, N sentences
 
 Int64 = NDArray[np.int64]
 Ids = NDArray[np.integer]
-
-DOCUMENT_SPLIT = "heldout"
 
 SENTENCES = 8
 DOCUMENTS = 64
@@ -271,7 +269,7 @@ def score_held_out(
     """Scores of every model on one of the held-out `parts`."""
     # The headline is a source held out entirely, at the shortest length, else held-out documents.
     corpus = [other for other in parts if other.split != GENERAL] or parts
-    sources = [other for other in corpus if other.split != DOCUMENT_SPLIT] or corpus
+    sources = [other for other in corpus if other.split != HELDOUT] or corpus
     first = min(sources, key=lambda other: (other.max_seq_length, other.split))
     # All encoders predict the same tokens; a unidirectional one sees only one side of the text.
     examples = models.next_token.at_masked(part.examples) if models.next_token else part.examples

@@ -14,6 +14,7 @@ import numpy as np
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.rng import address, permutation
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
@@ -45,7 +46,6 @@ FAMILIES: Mapping[str, type[Problem]] = {
 
 LoadedT = TypeVar("LoadedT")
 
-SPLITS = ("train", "dev", "test")
 SAMPLE_SEED = 20181011
 """Seed for sampling `train_examples` and dev rows: the same for every trial."""
 
@@ -215,7 +215,7 @@ def task_paths(config: TaskConfig, labels: Artifact | None = None) -> dict[str, 
             'give train = "FILE", or add the table [labels]'
         )
     known = {entry.name for entry in labels.manifest.files}
-    files = {split: f"{config.name}/{split}.jsonl" for split in SPLITS}
+    files = {split: f"{config.name}/{split}.jsonl" for split in TASK_SPLITS}
     labelled = {
         split: labels.path(name)  # raises for `train` if the artifact has no such task
         for split, name in files.items()

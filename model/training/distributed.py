@@ -21,7 +21,7 @@ from torch.nn import Parameter
 
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.progress import say
-from cloze.model.hardware import DRIVER
+from cloze.model.hardware import has_gpu
 
 BUCKET_BYTES = 25 << 20
 """Bucket size, as in torch's DistributedDataParallel: large enough for full bandwidth, small enough
@@ -173,10 +173,10 @@ def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:
     """
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if wanted == "cpu" or (wanted == "auto" and not usable and (hidden or not DRIVER.exists())):
+    if wanted == "cpu" or (wanted == "auto" and not usable and (hidden or not has_gpu())):
         return torch.device("cpu")
     if local_rank >= usable:
-        driver = "an NVIDIA driver is loaded" if DRIVER.exists() else "no NVIDIA driver is loaded"
+        driver = "an NVIDIA driver is loaded" if has_gpu() else "no NVIDIA driver is loaded"
         raise UsageError(
             f"training.device = {wanted}: rank {local_rank} of this machine has no GPU, torch "
             f"{torch.__version__} sees {usable} and {driver}; give the job its GPUs (a device "

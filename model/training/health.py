@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloze.artifacts.progress import say
 from cloze.model.training.checkpoints import FaultHook, no_fault
@@ -93,12 +92,6 @@ class Alarms:
         self._losses.append(record.masked_lm_loss)
         self._waits.append(record.waited / max(record.seconds, 1e-9))
         return [found[kind] for kind in due]
-
-
-def entropy(counts: NDArray[np.integer]) -> float:
-    """Entropy, in nats, of a distribution given by counts; 0 without any."""
-    share = counts[counts > 0] / max(int(counts.sum()), 1)
-    return float(-(share * np.log(share)).sum())
 
 
 @dataclass

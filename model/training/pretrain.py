@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import entropy
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
@@ -53,7 +54,7 @@ from cloze.model.training.continuation import continuation_of, finished_state, k
 from cloze.model.training.cuda_graphs import StepGraphs, require_graphs
 from cloze.model.training.distributed import World, join_world
 from cloze.model.training.engine import Engine
-from cloze.model.training.health import Alarms, Stop, Watchdog, entropy
+from cloze.model.training.health import Alarms, Stop, Watchdog
 from cloze.model.training.loop import Trainer
 from cloze.model.training.precision import require_fp8
 from cloze.model.training.start import restart_prepared, threads_per_rank

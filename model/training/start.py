@@ -27,7 +27,7 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import say
 from cloze.artifacts.stage import read_stage_table
 from cloze.model.config import TrainingMachine
-from cloze.model.hardware import DRIVER
+from cloze.model.hardware import has_gpu
 
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "300000"}
 """libgomp's threads spin for some milliseconds before they sleep, unless

@@ -11,6 +11,9 @@ from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, mod
 
 from cloze.artifacts.config import Config, GrownConfig, StageConfig
 
+BUCKET_BYTES, MOST_BUCKETS = 4 << 20, 1 << 16
+"""Least text in a bucket of tokens, which is one task of the next stage; and most buckets."""
+
 LineBreak = Literal["sentence", "paragraph", "detect"]
 
 READERS = {

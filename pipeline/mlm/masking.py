@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloze.artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets
+from cloze.artifacts.masking import Replacement
 from cloze.artifacts.rng import below, draw, high_half, low_half
 from cloze.pipeline.config.settings import MaskingConfig
 
@@ -58,28 +59,6 @@ class Block:
     def text_lengths_N(self) -> Int64s:
         """Text tokens of each example, which may be predicted."""
         return self.a_length_N + self.b_length_N
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The tokens to predict, ordered by example and position."""
-
-    counts_N: Int64s
-    """Number per example."""
-
-    text_positions_M: Int64s
-    """Positions among the example's text tokens, not counting [CLS] and [SEP]."""
-
-    fate_M: UInt64s
-    """32 random bits each: replace by [MASK], by a random word-piece, or not at all."""
-
-    word_M: UInt64s | None = None
-    """32 random bits each for the random word-piece; None: derived from the fate."""
-
-    @property
-    def example_M(self) -> Int64s:
-        """The example of each token."""
-        return np.repeat(np.arange(len(self.counts_N)), self.counts_N)
 
 
 @dataclass(frozen=True)
@@ -122,6 +101,14 @@ class MaskingRule:
     """Which word-pieces continue a word (`##`); only for whole words and spans."""
 
     @property
+    def replacement(self) -> Replacement:
+        """What replaces the predicted tokens."""
+        config = self.config
+        return Replacement(
+            self.mask_id, self.vocabulary_size, config.mask_share, config.random_share
+        )
+
+    @property
     def max_predictions(self) -> int:
         """Most predictions per example."""
         configured = self.config.max_predictions_per_seq
@@ -161,45 +148,47 @@ class Words:
 
 def mask_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
     """Mask a block: choose tokens by the configured unit, and replace them by their fates."""
-    choose = {"token": choose_tokens, "whole_word": choose_words, "span": choose_spans}
-    choice = choose[rule.config.unit](block, streams_N, rule=rule)
-    example_M = choice.example_M
-    behind_a_M = choice.text_positions_M >= block.a_length_N[example_M]
-    positions_M = choice.text_positions_M + 1 + behind_a_M
+    mask = {"token": mask_single_tokens, "whole_word": mask_words, "span": mask_spans}
+    return mask[rule.config.unit](block, streams_N, rule=rule)
+
+
+def _masked(
+    block: Block,
+    rule: MaskingRule,
+    counts_N: Int64s,
+    text_positions_M: Int64s,
+    fates_M: UInt64s,
+    words_M: UInt64s | None = None,
+) -> Masks:
+    """Replace the chosen tokens in place.
+
+    text_positions_M: positions among the text tokens of an example, not counting [CLS] and [SEP].
+    fates_M, words_M: 32 random bits each, for what replaces a token, and for a random word-piece.
+    """
+    example_M = np.repeat(np.arange(len(counts_N)), counts_N)
+    behind_a_M = text_positions_M >= block.a_length_N[example_M]
+    positions_M = text_positions_M + 1 + behind_a_M
     places_M = block.offsets_N1[example_M] + positions_M
     original_M = block.input_ids[places_M]
-    mask_until = round(rule.config.mask_share * 2**32)
-    random_until = round((rule.config.mask_share + rule.config.random_share) * 2**32)
-    masked_M = choice.fate_M < np.uint64(mask_until)
-    random = np.flatnonzero(~masked_M & (choice.fate_M < np.uint64(random_until)))
-    new_M = np.where(masked_M, original_M.dtype.type(rule.mask_id), original_M)
-    if choice.word_M is None:  # within its share, a fate is uniform again
-        within = (choice.fate_M[random] - np.uint64(mask_until)) * np.uint64(rule.vocabulary_size)
-        new_M[random] = within // np.uint64(max(random_until - mask_until, 1))
-    else:
-        new_M[random] = below(choice.word_M[random], rule.vocabulary_size)
+    drawn_M = None if words_M is None else below(words_M, rule.vocabulary_size)
+    new_M, masked_M, random_M = rule.replacement(original_M, fates_M, drawn_M, bits=32)
     block.input_ids[places_M] = new_M
     return Masks(
-        counts_N=choice.counts_N,
+        counts_N=counts_N,
         positions_M=positions_M.astype(np.uint16),
         original_ids_M=original_M,
         masked=int(np.count_nonzero(masked_M)),
-        random=len(random),
+        random=int(np.count_nonzero(random_M)),
     )
 
 
-def choose_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
-    """Choose single tokens; every subset of the right size is equally likely."""
+def mask_single_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
+    """Mask single tokens; every subset of the right size is equally likely."""
     counts_N = rule.budgets_N(block)
     bits_NK = draw(streams_N[:, None], np.arange(counts_N.max(initial=0)))
     used_NK = np.arange(bits_NK.shape[1]) < counts_N[:, None]
-    return Choice(
-        counts_N=counts_N,
-        text_positions_M=sample_without_replacement(
-            high_half(bits_NK), block.text_lengths_N, counts_N
-        ),
-        fate_M=low_half(bits_NK[used_NK]),
-    )
+    positions_M = sample_without_replacement(high_half(bits_NK), block.text_lengths_N, counts_N)
+    return _masked(block, rule, counts_N, positions_M, low_half(bits_NK[used_NK]))
 
 
 def sample_without_replacement(
@@ -248,8 +237,8 @@ def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) 
     )
 
 
-def choose_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
-    """Choose random words until the budget is spent, skipping those that do not fit."""
+def mask_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
+    """Mask random words until the budget is spent, skipping those that do not fit."""
     words = words_of(block, rule.continuation_V, segments_break_words=False)
     # a single sort shuffles the words within each example: by example, then random bits, then word
     example_W = words.example_W
@@ -277,11 +266,11 @@ def choose_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choi
     chosen = np.flatnonzero(np.repeat(chosen_W, words.sizes_W))
     example_M = np.repeat(np.arange(len(streams_N)), block.text_lengths_N)[chosen]
     bits_M = draw(streams_N[example_M], _FATES + chosen)
-    return _choice(block, chosen, fate_M=high_half(bits_M), word_M=low_half(bits_M))
+    return _mask_places(block, rule, chosen, fates_M=high_half(bits_M), words_M=low_half(bits_M))
 
 
-def choose_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choice:
-    """Choose spans of words around random tokens until the budget is spent; the last may be cut."""
+def mask_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
+    """Mask spans of words around random tokens until the budget is spent; the last may be cut."""
     words = words_of(block, rule.continuation_V, segments_break_words=True)
     span_T = np.full(words.token_offsets_W1[-1], -1)
     room_N = rule.budgets_N(block)
@@ -311,11 +300,12 @@ def choose_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Choi
         step += 1
     chosen = np.flatnonzero(span_T >= 0)
     stream_M = np.repeat(streams_N, block.text_lengths_N)[chosen]
-    return _choice(
+    return _mask_places(
         block,
+        rule,
         chosen,
-        fate_M=high_half(draw(stream_M, _FATES + span_T[chosen])),
-        word_M=high_half(draw(stream_M, _WORDS + chosen)),
+        fates_M=high_half(draw(stream_M, _FATES + span_T[chosen])),
+        words_M=high_half(draw(stream_M, _WORDS + chosen)),
     )
 
 
@@ -326,13 +316,11 @@ def span_lengths(halves: UInt64s) -> Int64s:
     return 1 + np.searchsorted(until, halves, side="right")
 
 
-def _choice(block: Block, chosen: Int64s, *, fate_M: UInt64s, word_M: UInt64s) -> Choice:
+def _mask_places(
+    block: Block, rule: MaskingRule, chosen: Int64s, *, fates_M: UInt64s, words_M: UInt64s
+) -> Masks:
+    """Replace the `chosen` tokens, ascending places among the text tokens of the whole block."""
     text_offsets_N1 = offsets(block.text_lengths_N)
-    chosen_until_N1 = np.searchsorted(chosen, text_offsets_N1)
-    counts_N = np.diff(chosen_until_N1)
-    return Choice(
-        counts_N=counts_N,
-        text_positions_M=chosen - np.repeat(text_offsets_N1[:-1], counts_N),
-        fate_M=fate_M,
-        word_M=word_M,
-    )
+    counts_N = np.diff(np.searchsorted(chosen, text_offsets_N1))
+    positions_M = chosen - np.repeat(text_offsets_N1[:-1], counts_N)
+    return _masked(block, rule, counts_N, positions_M, fates_M, words_M)

@@ -32,6 +32,7 @@ import pyarrow as pa
 from cloze.artifacts import filesystem
 from cloze.artifacts.arrays import Int64s, UInt64s, list_values
 from cloze.artifacts.filesystem import naming_full_disk
+from cloze.artifacts.results import HELDOUT, TRAIN
 from cloze.artifacts.store import (
     WORK,
     all_finished,
@@ -41,13 +42,11 @@ from cloze.artifacts.store import (
     put_local_file,
 )
 from cloze.artifacts.tables import ipc_bytes, tokens_name, tokens_schema
-from cloze.pipeline.config.settings import TokensStage
+from cloze.pipeline.config.settings import BUCKET_BYTES, MOST_BUCKETS, TokensStage
 from cloze.pipeline.mlm.statistics import count_tokens
 from cloze.pipeline.text.duplicates import read_drop_list
 from cloze.pipeline.text.splits import (
-    HELDOUT,
     HELDOUT_SPLIT,
-    TRAIN,
     TRAIN_SPLIT,
     Division,
     divide,
@@ -58,17 +57,12 @@ from cloze.pipeline.text.splits import (
 MINIMUM_VALUES = 4096
 """k: the estimated number of documents is accurate to 2 %."""
 
-BUCKET_BYTES = 4 << 20
-"""Least text in a bucket, which is one task of the next stage."""
-
 DOCUMENTS_PER_BUCKET = 650
 """Average, so that hardly any bucket has fewer than 500: the source of random next sentences."""
 
 MOST_BUCKET_BYTES = 64 << 20
 """Most text in a bucket, however few documents that is: a worker loads it whole, and needs about
 five times as much memory."""
-
-MOST_BUCKETS = 1 << 16
 
 MOST_GROUPS = 1024
 

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.artifacts.arrays import UInt64s
-from cloze.artifacts.results import GENERAL
+from cloze.artifacts.results import GENERAL, HELDOUT, TRAIN
 from cloze.artifacts.rng import document_streams, high_half, stream_seed
 from cloze.pipeline.config.settings import CorpusConfig
 
-TRAIN, HELDOUT = "train", "heldout"
 TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1
 """Indices in the list of splits."""
 

@@ -152,3 +152,13 @@ def test_a_folder_without_a_model_is_refused(texts: Path) -> None:
         UsageError, match=r"^init: .*texts: no model found; expected a Cloze artifact"
     ):
         digest_of_model(str(texts), place="init")
+
+
+def test_files_are_a_multiset_whatever_their_names_and_their_order(texts: Path) -> None:
+    before = digest(texts)
+    (texts / "one.txt").rename(texts / "zero.txt")  # now behind two.txt
+    assert digest(texts) == before
+    (texts / "zero.txt").rename(texts / "between")
+    (texts / "two.txt").rename(texts / "zero.txt")
+    (texts / "between").rename(texts / "two.txt")  # each has the other's name
+    assert digest(texts) == before

@@ -4,12 +4,7 @@ from typing import Any
 
 import pytest
 
-from cloze.flows.forecast import (
-    activation_bytes,
-    layer_parameters,
-    parameters,
-    state_bytes,
-)
+from cloze.flows.forecast import activation_bytes, state_bytes
 from cloze.model.config import EncoderConfig
 
 VOCABULARY = 30_522
@@ -23,7 +18,7 @@ LSTM = {"layer_type": "lstm", "attention_direction": "left_to_right"}
 def test_parameters_are_those_of_the_published_models_with_their_heads(
     preset: str, count: int
 ) -> None:
-    assert parameters(EncoderConfig(preset=preset), VOCABULARY) == count
+    assert EncoderConfig(preset=preset).parameters(VOCABULARY) == count
 
 
 @pytest.mark.parametrize("kind", [{}, LSTM, MODERN])
@@ -32,7 +27,7 @@ def test_parameters_are_those_of_the_real_model(kind: dict[str, Any]) -> None:
 
     shape = EncoderConfig(preset="tiny", max_position_embeddings=64, **kind)
     model = PretrainingModel(Encoder(shape, 1000))
-    assert sum(p.numel() for p in model.parameters()) == parameters(shape, 1000)
+    assert sum(p.numel() for p in model.parameters()) == shape.parameters(1000)
 
 
 @pytest.mark.slow  # imports DeepSpeed
@@ -42,12 +37,12 @@ def test_memory_of_zero_2_and_3_is_deepspeeds_own_estimate(ranks: int) -> None:
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
     shape = EncoderConfig(preset="large")
-    count = parameters(shape, VOCABULARY)
+    count = shape.parameters(VOCABULARY)
     *_, second, third = state_bytes(shape, VOCABULARY, ranks=ranks)
     options = {"num_gpus_per_node": ranks, "cpu_offload": False}
     assert second == estimate_zero2_model_states_mem_needs(count, **options)[1]
     largest = VOCABULARY * shape.hidden_size
-    assert largest > layer_parameters(shape)
+    assert largest > shape.layer_parameters
     theirs = estimate_zero3_model_states_mem_needs(
         count, largest, **options, cpu_offload_params=False
     )

@@ -95,7 +95,7 @@ needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 
 
 @needs_make
-@pytest.mark.skipif(hardware.DRIVER.exists(), reason="a GPU here, which has bf16 products")
+@pytest.mark.skipif(hardware.has_gpu(), reason="a GPU here, which has bf16 products")
 def test_make_demo_makes_fewer_steps_without_bf16_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.masking import Replacement
 from cloze.artifacts.store import Artifact
 from cloze.model.config import EncoderConfig, PhaseConfig
 from cloze.model.data.batch import empty_micro_batch
@@ -26,7 +27,7 @@ from cloze.model.data.shards import ExampleShards, Sizes
 from cloze.model.data.targets import DynamicMasking
 from tests.model.training.training_fixtures import TOKENIZER, examples_artifact
 
-MASKING = DynamicMasking(TOKENIZER.mask_id, TOKENIZER.size, 0.8, 0.1)
+MASKING = DynamicMasking(Replacement(TOKENIZER.mask_id, TOKENIZER.size, 0.8, 0.1))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from cloze.artifacts.masking import Replacement
 from cloze.artifacts.store import Artifact
 from cloze.model.config import EncoderConfig, PhaseConfig
 from cloze.model.data.batch import Example, pack_sequences
@@ -92,7 +93,7 @@ def test_selection_keeps_each_examples_documents(artifact: Artifact, examples: E
 
 
 def test_dynamic_masks_spare_the_special_tokens_of_every_document(examples: Examples) -> None:
-    masking = DynamicMasking(TOKENIZER.mask_id, TOKENIZER.size, 1.0, 0.0)
+    masking = DynamicMasking(Replacement(TOKENIZER.mask_id, TOKENIZER.size, 1.0, 0.0))
     again = masking(examples, np.arange(len(examples)), key=1)
     ends = np.cumsum(examples.document_lengths)
     assert set(again.input_ids[ends - 1]) == {TOKENIZER.sep_id}

@@ -73,7 +73,7 @@ def test_the_cpu_is_used_where_there_is_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world_module.torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(world_module, "DRIVER", tmp_path / "none")
+    monkeypatch.setattr(world_module, "has_gpu", lambda: False)
     assert training_device("auto").type == "cpu"
     with pytest.raises(UsageError, match=r"= cuda: rank 0 .* no GPU.*no NVIDIA driver.*= cpu"):
         training_device("cuda")
@@ -83,7 +83,7 @@ def test_a_gpu_that_cannot_be_used_is_refused_and_never_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world_module.torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(world_module, "DRIVER", tmp_path)
+    monkeypatch.setattr(world_module, "has_gpu", lambda: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(UsageError, match=r"an NVIDIA driver is loaded.*training.device = cpu"):
         training_device("auto")

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from cloze.model.training.health import HANG_EXIT_CODE, SILENCE, Alarms, Stop, entropy
+from cloze.artifacts.arrays import entropy
+from cloze.model.training.health import HANG_EXIT_CODE, SILENCE, Alarms, Stop
 from cloze.model.training.telemetry import StepRecord
 from tests.model.training.training_fixtures import step_record
 from tests.waiting import PATIENCE
