@@ -11,7 +11,6 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -19,17 +18,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     JsonValue,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
-    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.progress import say
 
 JsonObject = dict[str, Any]
 """A JSON object with stage-specific fields."""
@@ -54,46 +49,12 @@ class Config(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    former_names: ClassVar[Mapping[str, str]] = {}
-    """Former field names, accepted for one more version, mapped to the current ones."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_former_names(cls, table: object) -> object:
-        if not isinstance(table, dict) or cls.former_names.keys().isdisjoint(table):
-            return table
-        for former, name in cls.former_names.items():
-            if former in table and name in table:
-                raise ValueError(f"{former} is the former name of {name}; give only {name}")
-            if former in table:
-                _warn_of_former_name(former, name)
-        return {cls.former_names.get(key, key): value for key, value in table.items()}
-
     @field_validator("*")
     @classmethod
     def _has_64_bits(cls, value: FieldT) -> FieldT:
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise ValueError(TOO_LARGE)
         return value
-
-
-class GrownConfig(Config):
-    """A table that gained fields after artifacts were made from it.
-
-    These fields are serialised only if they differ from their defaults, so that the keys of
-    existing artifacts do not change.
-    """
-
-    later_fields: ClassVar[frozenset[str]] = frozenset()
-    """Names of the added fields."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        at_default = {
-            name for name in self.later_fields if getattr(self, name) == fields[name].default
-        }
-        return {name: value for name, value in handler(self).items() if name not in at_default}
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -161,12 +122,6 @@ def parse(model: type[ConfigT], table: object, *, source: str | Path) -> ConfigT
         if len(innermost) > SHOWN_ERRORS:
             reasons.append(f"and {len(innermost) - SHOWN_ERRORS:,} more")
         raise UsageError(f"{source}: {'; '.join(reasons)}") from None
-
-
-@cache
-def _warn_of_former_name(former: str, name: str) -> None:
-    """Warn once per process, though configurations are parsed several times."""
-    say(f"warning: {former} is now called {name}; the next version refuses the former name")
 
 
 def flat(table: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -18,8 +18,6 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
-FORMER_NAMES = {"dedup": "unwanted"}
-"""Renamed stages with the name used in their digests, which a rename must not change."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -100,8 +98,7 @@ class Manifest(Config):
     def digest(self) -> str:
         """Digest of the content, which enters the keys of later stages."""
         files = [[entry.name, entry.sha256, entry.rows] for entry in self.files]
-        stage = FORMER_NAMES.get(self.stage, self.stage)
-        return digest_of([stage, self.format_version, files, self.statistics])
+        return digest_of([self.stage, self.format_version, files, self.statistics])
 
     def file(self, name: str) -> FileEntry:
         """The content file or record called `name`."""

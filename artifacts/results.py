@@ -1,7 +1,7 @@
-"""Results of fine-tuning and evaluation: the schema of `fits.json`, `scores.json` and others.
+"""Results of fine-tuning and evaluation: the schema of `trials.json`, `scores.json` and others.
 
 In:  nothing; this module only defines types, and imports neither torch nor NumPy.
-Out: `Trials` (`fits.json`), `Scores` (`scores.json`) and `MaskedSentences`, written by the stages
+Out: `Trials` (`trials.json`), `Scores` (`scores.json`) and `MaskedSentences`, written by the stages
      finetune and evaluate, read by the report, the forecast, the ablations and the model cards.
 
 Metrics are fractions (0.87, not 87); losses and entropies are in nats per masked token. Figures
@@ -11,11 +11,11 @@ over several seeds keep all values, since five seeds are too few for a mean alon
 import math
 import statistics
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from cloze.artifacts.config import Config, GrownConfig
+from cloze.artifacts.config import Config
 
 Role = Literal["baseline", "random", "pretrained"]
 Outcome = Literal["win", "gain", "none", "loss", "undecided"]
@@ -240,12 +240,12 @@ class TaskRecord(Result):
 
 
 class Trials(Result):
-    """`fits.json`: every trial without its predictions."""
+    """`trials.json`: every trial without its predictions."""
 
     tasks: tuple[TaskRecord, ...]
     """In the configured order."""
 
-    fits: tuple[Trial, ...]
+    trials: tuple[Trial, ...]
     """Ordered by task, system, seed."""
 
 
@@ -265,7 +265,7 @@ class SystemScore(Result):
     more: dict[str, dict[str, SeedScores]] = Field(default_factory=dict)
     """By additional split and metric."""
 
-    fits: int = 0
+    trials: int = 0
     """Number of trials; 0 for a baseline."""
 
 
@@ -378,10 +378,8 @@ class TaskScore(Result):
     published: tuple[ReferenceScore, ...] = ()
 
 
-class LanguageModelScore(GrownConfig, Result):
+class LanguageModelScore(Result):
     """Masked-token and next-sentence quality on one held-out split, and its baselines."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"initial_mlm_loss", "initial_mlm_accuracy"})
 
     split: str
     """`heldout` (documents drawn by digest) or the name of a held-out source, such as `package`."""

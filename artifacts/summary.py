@@ -8,11 +8,10 @@ Shares and accuracies are fractions, losses and entropies nats, times seconds, s
 parts are None or empty. With `show_text` false, it contains no text of the corpus.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from cloze.artifacts.config import GrownConfig
 from cloze.artifacts.results import Guesses, LanguageModelScore, Result, TaskScore
 
 SUMMARY_VERSION = 2
@@ -159,10 +158,8 @@ class TrainingPoint(Result):
     """By split."""
 
 
-class Pretraining(GrownConfig, Result):
+class Pretraining(Result):
     """How pre-training went."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"objective"})
 
     steps: int
     batch_size: int

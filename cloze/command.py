@@ -190,9 +190,6 @@ example."""
 UNDECODABLE = re.compile("[\ud800-\udfff]")
 """Matches a byte of a file name or argument that Python could not decode (PEP 383)."""
 
-FORMER_NAMES = {"unwanted": "dedup"}
-"""Renamed subcommands; the next version rejects the former names."""
-
 
 def main() -> NoReturn:
     """Entry point."""
@@ -230,12 +227,6 @@ def exit_code(arguments: list[str]) -> int:
             "file names here; rename it, or set PYTHONUTF8=1 if it is UTF-8"
         )
         return 2
-    if arguments and (name := FORMER_NAMES.get(arguments[0])):
-        say(
-            f"warning: cloze {arguments[0]} is now called cloze {name}; "
-            "the next version rejects the former name"
-        )
-        arguments = [name, *arguments[1:]]
     try:
         answer = application()(
             arguments, result_action="return_value", print_error=False, exit_on_error=False

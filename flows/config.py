@@ -5,7 +5,6 @@ Out: frozen tables, of which each stage is given its part.
 """
 
 import re
-from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -75,8 +74,6 @@ class TaskRunConfig(TaskConfig):
 class PretrainRunConfig(PretrainConfig):
     """Pre-training, and the run it continues, which the stage receives as an input."""
 
-    later_fields: ClassVar[frozenset[str]] = PretrainConfig.later_fields | {"continue_from"}
-
     continue_from: str = ""
     """Finished run (its name, or its encoder's directory) whose training is continued with its
     optimizer state, up to `steps` steps in total; empty: start from scratch. The learning rate
@@ -113,8 +110,6 @@ class ReportConfig(Config):
 
 class RunConfig(RecordedConfig):
     """The complete configuration of a run; the defaults are the paper's."""
-
-    former_names: ClassVar[Mapping[str, str]] = {"unwanted": "dedup"}
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)
     """Name of the run and of its folder in the workspace; `artifacts` and `prefect` are
@@ -314,7 +309,7 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 5
+    format_version: ClassVar[int] = 6
 
     name: str
     """The run's name."""

@@ -10,15 +10,12 @@ from pydantic import (
     AfterValidator,
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
-from cloze.artifacts.config import Config, GrownConfig, StageConfig
+from cloze.artifacts.config import Config, StageConfig
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.progress import say
 from cloze.model.glue import GLUE, task_fields
 from cloze.model.hardware import machine_precision
 
@@ -85,15 +82,8 @@ Direction = Literal["bidirectional", "left_to_right", "right_to_left"]
 """Which side of a token its vector may depend on."""
 
 
-class EncoderConfig(GrownConfig):
+class EncoderConfig(Config):
     """Shape of the encoder (paper, section 3; reference: modeling.py BertConfig)."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("layer_type", "family", "local_attention", "global_attn_every_n_layers"),
-            *("global_rope_theta", "local_rope_theta", "positions", "gated"),
-        }
-    )
 
     family: Family = "bert"
     """`modern`: pre-norm layers, no biases, gated feed-forward, rotary positions, mostly local
@@ -305,10 +295,8 @@ MEASURING = ("lamb", "stable_adamw")
 """Optimizers that compute statistics of whole tensors; with ZeRO, ranks sum the parts of these."""
 
 
-class OptimizerConfig(GrownConfig):
+class OptimizerConfig(Config):
     """The reference's AdamW and its alternatives (reference: optimization.py)."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"schedule", "decay_share"})
 
     name: Literal["adamw", "lamb", "muon", "stable_adamw"] = "adamw"
     """LAMB is for batches of tens of thousands; Muon reaches the same loss in fewer steps;
@@ -359,21 +347,12 @@ class PhaseConfig(Config):
     """Share of the steps."""
 
 
-FORMER_MASKS = {"static": "stored", "dynamic": "redrawn"}
-"""Names of `pretrain.masks` up to version 0.1; stage tables still use them, so that the keys of
-finished runs do not change."""
-
-
 Objective = Literal["masked_lm", "next_token"]
 """The pre-training task."""
 
 
-class PretrainConfig(GrownConfig):
+class PretrainConfig(Config):
     """Pre-training (paper, A.2)."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset(
-        {"objective", "seed", "first_batch_size", "batch_growth_steps"}
-    )
 
     steps: int = Field(default=1_000_000, ge=1, le=MOST_STEPS)
     """Optimizer steps."""
@@ -426,15 +405,6 @@ class PretrainConfig(GrownConfig):
     init: str = ""
     """Encoder to start from: a run's name, an artifact's directory, or a folder in Hugging Face's
     layout; empty: random initialisation."""
-
-    @field_validator("masks", mode="before")
-    @classmethod
-    def _masks_by_their_former_names(cls, masks: JsonValue) -> JsonValue:
-        for name, former in FORMER_MASKS.items():
-            if masks == former:
-                say(f'warning: pretrain.masks = "{former}" is now "{name}"; rename it')
-                return name
-        return masks
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "PretrainConfig":
@@ -528,12 +498,8 @@ DATASETS_PREFIX = "datasets:"
 """`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set; CONFIG and SPLIT may be empty."""
 
 
-class TaskConfig(GrownConfig):
+class TaskConfig(Config):
     """One labelled task: where its data is and how it is scored."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset(
-        {"after", "class_weights", "dev_share", "label_separator", "threshold", "retrieval"}
-    )
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
     """Name in tables and file names; with `train` empty, the data of `labels/NAME` is used."""
@@ -695,10 +661,8 @@ class FeatureConfig(Config):
     """Passes over the features, which are computed once."""
 
 
-class FinetuneConfig(GrownConfig):
+class FinetuneConfig(Config):
     """Fine-tuning: every task × initialisation × seed."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"ensemble"})
 
     tasks: tuple[TaskConfig, ...] = ()
     """The tasks."""
@@ -813,10 +777,8 @@ class FinetuneConfig(GrownConfig):
         return self
 
 
-class EvaluateConfig(GrownConfig):
+class EvaluateConfig(Config):
     """Evaluation beyond the tasks."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_examples", "all_masked"})
 
     masked_sentences: tuple[str, ...] = ()
     """Sentences with one [MASK] each, filled by the random model, the n-gram baseline and the
@@ -852,8 +814,8 @@ class PretrainStage(StageConfig):
 
     stage: ClassVar[str] = "pretrain"
     program: ClassVar[str] = "cloze.model.training.pretrain"
-    format_version: ClassVar[int] = 3
-    """3: changed dropout masks."""
+    format_version: ClassVar[int] = 4
+    """4: config.json gives every field of the encoder."""
 
     seed: int
     """The run's seed."""
@@ -862,32 +824,14 @@ class PretrainStage(StageConfig):
     pretrain: PretrainConfig
     """Pre-training recipe."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_former_names(cls, table: JsonValue) -> JsonValue:
-        return _with_masks(table, {former: name for name, former in FORMER_MASKS.items()})
-
-    @model_serializer(mode="wrap")
-    def _write_former_names(self, handler: SerializerFunctionWrapHandler) -> JsonValue:
-        return _with_masks(handler(self), FORMER_MASKS)
-
-
-def _with_masks(table: JsonValue, names: dict[str, str]) -> JsonValue:
-    """A stage table with `pretrain.masks` under another name."""
-    recipe = table.get("pretrain") if isinstance(table, dict) else None
-    if not isinstance(table, dict) or not isinstance(recipe, dict) or "masks" not in recipe:
-        return table
-    masks = str(recipe["masks"])
-    return {**table, "pretrain": {**recipe, "masks": names.get(masks, masks)}}
-
 
 class FinetuneStage(StageConfig):
     """encoder + labelled data → predictions and fine-tuned models."""
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 6
-    """6: every row of a file counts for its columns; whole numbers as labels are in their order."""
+    format_version: ClassVar[int] = 7
+    """7: trials.json, trials/ and errors/, so called. 6: every row of a file counts for its columns."""
 
     finetune: FinetuneConfig
     """Tasks and protocol."""
@@ -898,8 +842,8 @@ class EvaluateStage(StageConfig):
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "cloze.model.evaluation.evaluate"
-    format_version: ClassVar[int] = 4
-    """4: comparisons have p-values, which are corrected for the number of tasks."""
+    format_version: ClassVar[int] = 5
+    """5: scores.json counts trials."""
 
     seed: int
     """The run's seed."""

@@ -177,8 +177,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
         entry = put_local_file(table.output, path, name=NAME, rows=len(listed))
     reasons = dict(sorted(Counter(listed["reason"].to_pylist()).items()))
     say(f"dedup: {len(listed):,} of {len(distinct):,} documents, {reasons}")
-    # "unwanted" is a former name; statistics are part of the digest, so it stays
-    statistics = {"distinct_documents": len(distinct), "unwanted": reasons}
+    statistics = {"distinct_documents": len(distinct), "dropped": reasons}
     artifact = commit(table, [entry], statistics=statistics)
     clear_work(table.output)
     return artifact

@@ -373,7 +373,7 @@ def trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[
     medians: dict[str, dict[str, float]] = {}
     for task in scores.tasks:
         for system in task.systems:
-            prefix = f"fits/{task.name}-{system.name}-"
+            prefix = f"trials/{task.name}-{system.name}-"
             taken = [spent for name, spent in seconds.items() if name.startswith(prefix)]
             if taken:
                 medians.setdefault(task.name, {})[system.name] = statistics.median(taken)

@@ -368,7 +368,7 @@ def _starting_point(summary: Summary) -> str:
         return f"{text} On general text: {general}." if general else text
     if summary.pretraining or not (summary.encoder and summary.tasks):
         return ""
-    trials = sum(system.fits for task in summary.tasks for system in task.systems)
+    trials = sum(system.trials for task in summary.tasks for system in task.systems)
     return (
         f"The encoder was trained elsewhere and fine-tuned here: {plural(trials, 'trial')} on "
         f"{plural(len(summary.tasks), 'task')}."

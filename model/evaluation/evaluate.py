@@ -72,9 +72,9 @@ def make_scores(table: StageTable, engine_options: list[str]) -> Artifact:
             if has_corpus
             else ((), ())
         )
-    trials = Trials(tasks=(), fits=())
+    trials = Trials(tasks=(), trials=())
     if "finetune" in table.inputs:
-        found = open_artifact(table.input_path("finetune")).read_json("fits.json")
+        found = open_artifact(table.input_path("finetune")).read_json("trials.json")
         trials = Trials.model_validate(found)
     tasks = task_scores(trials, encoder.config, published=stage.published)
     progress.advance(1, "task scores")
@@ -98,7 +98,7 @@ def task_scores(
     """One score per task; `published`: the published names of tasks outside GLUE."""
     scores = []
     for task in trials.tasks:
-        found = [trial for trial in trials.fits if trial.task == task.name and not trial.point]
+        found = [trial for trial in trials.trials if trial.task == task.name and not trial.point]
         pretrained = (trial for trial in found if trial.system == PRETRAINED)
         best = max(pretrained, key=lambda trial: trial.merit, default=None)
         scores.append(
@@ -161,7 +161,7 @@ def _systems(task: TaskRecord, trials: Sequence[Trial]) -> list[SystemScore]:
             SystemScore(
                 name=name,
                 role="random" if name.startswith(RANDOM) else "pretrained",
-                fits=len(seeds),
+                trials=len(seeds),
                 dev=_over_seeds([trial.dev for trial in seeds]),
                 test=_over_seeds([trial.test for trial in seeds]),
                 more={

@@ -64,7 +64,7 @@ def errors(
     return tuple(found)
 
 
-def mistakes(problem: Problem, split: str, predictions: Sequence[Prediction]) -> bytes:
+def errors_table(problem: Problem, split: str, predictions: Sequence[Prediction]) -> bytes:
     """Every wrong prediction as CSV: row of the file from 1, text, gold, predicted."""
     written = io.StringIO(newline="")
     rows = csv.writer(written, lineterminator="\n")

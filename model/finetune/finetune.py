@@ -1,7 +1,7 @@
 """Stage finetune: every task × system × seed in one launch.
 
 In:  an encoder artifact, and labelled data: a labels artifact, or files.
-Out: one record per trial with its predictions, `fits.json` with the scores of all trials, and the
+Out: one record per trial with its predictions, `trials.json` with the scores of all trials, and the
      weights of each task's best trial unless configured otherwise.
 
 One process loads torch once and runs all trials; several ranks (`deepspeed --module
@@ -52,7 +52,7 @@ from cloze.artifacts.store import (
 from cloze.model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
 from cloze.model.encoder.models import SentenceModel
 from cloze.model.finetune.approaches import FineTuning, split_logits
-from cloze.model.finetune.error_analysis import mistakes, scored_split
+from cloze.model.finetune.error_analysis import errors_table, scored_split
 from cloze.model.finetune.trainer import decoded, share_batches
 from cloze.model.finetune.trials import (
     TrialGroup,
@@ -261,7 +261,7 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
         records = {
             entry.name: earlier.read_bytes(entry.name)
             for entry in earlier.manifest.files
-            if entry.name.startswith("fits/")
+            if entry.name.startswith("trials/")
         }
         trials = {name: Trial.model_validate_json(text) for name, text in records.items()}
         if any(trial.point and trial.seed != seeds[0] for trial in trials.values()):
@@ -270,7 +270,7 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
         if len(shared) > len(found):
             found, nearest = shared, earlier
     if nearest:  # an ensemble also needs the logits of its members
-        names = (name.removeprefix("fits/").removesuffix(".json") for name in found)
+        names = (name.removeprefix("trials/").removesuffix(".json") for name in found)
         wanted = {f"logits/{name}.safetensors" for name in names}
         kept = [entry.name for entry in nearest.manifest.files if entry.name in wanted]
         found_files = {**{name: nearest.read_bytes(name) for name in kept}, **found}
@@ -324,16 +324,16 @@ def commit_trials(
             )
             for name, record in runner.tasks.items()
         ),
-        fits=tuple(
+        trials=tuple(
             trial.model_copy(update={"predictions": {}}) for trial in (*found, *means.values())
         ),
     )
-    summary = put_json(table.output, trials.model_dump(mode="json"), name="fits.json")
+    summary = put_json(table.output, trials.model_dump(mode="json"), name="trials.json")
     seconds = (finished_file(table.output, f"seconds-{number}.json") for number in count())
     commit(
         table,
         [*(entry for _, entry in finished), *logits, *files, summary],
-        statistics={"fits": len(found), "steps": sum(trial.steps for trial in found)},
+        statistics={"trials": len(found), "steps": sum(trial.steps for trial in found)},
         records=[entry for entry in takewhile(bool, seconds) if entry],
     )
     clear_work(table.output)
@@ -406,8 +406,8 @@ def task_files(
             entries += model
         split = scored_split(problem)
         if split:
-            content = mistakes(problem, split, trial.predictions[split])
-            name = f"mistakes/{task}-{split}.csv"
+            content = errors_table(problem, split, trial.predictions[split])
+            name = f"errors/{task}-{split}.csv"
             entries.append(put_bytes(runner.output, content, name=name))
         for split, predictions in means.get(task, trial).predictions.items():
             for name, content in problem.submission(split, predictions).items():
@@ -421,7 +421,7 @@ def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileE
     best = max(
         (
             one
-            for one in Trials.model_validate(earlier.read_json("fits.json")).fits
+            for one in Trials.model_validate(earlier.read_json("trials.json")).trials
             if (one.task, one.system, one.point) == (trial.task, trial.system, "")
         ),
         key=lambda one: one.merit,

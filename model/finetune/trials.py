@@ -68,7 +68,7 @@ class TrialPlan:
     def name(self) -> str:
         """File name of its record."""
         point = f"-{self.point}" if self.point else ""
-        return f"fits/{self.task.name}-{self.system}-{self.seed}{point}.json"
+        return f"trials/{self.task.name}-{self.system}-{self.seed}{point}.json"
 
     @property
     def logits(self) -> str:

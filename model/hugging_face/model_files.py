@@ -13,14 +13,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import JsonValue
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from cloze.artifacts.config import GrownConfig, parse
+from cloze.artifacts.config import Config, parse
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry, Manifest
 from cloze.artifacts.store import put_bytes, put_json
@@ -260,10 +260,8 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     )
 
 
-class SavedTask(GrownConfig):
+class SavedTask(Config):
     """The section `cloze_task` of a fine-tuned model's `config.json`."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"licence"})
 
     task: TaskConfig
     """The task as trained, with its labels and thresholds."""

@@ -171,7 +171,7 @@ def shares_of_cores(machine: TrainingMachine) -> list[tuple[int, ...]]:
     core of its own.
     """
     unbound: list[tuple[int, ...]] = [()] * machine.ranks
-    if sys.platform != "linux" or DRIVER.exists() or machine.threads:
+    if sys.platform != "linux" or has_gpu() or machine.threads:
         return unbound
     # Threads of one core share it: one of them each, since products gain nothing from the others.
     cores: dict[str, int] = {}

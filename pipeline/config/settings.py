@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from cloze.artifacts.config import Config, GrownConfig, StageConfig
+from cloze.artifacts.config import Config, StageConfig
 
 BUCKET_BYTES, MOST_BUCKETS = 4 << 20, 1 << 16
 """Least text in a bucket of tokens, which is one task of the next stage; and most buckets."""
@@ -49,10 +49,8 @@ ReaderName = Annotated[
 ]
 
 
-class SourceConfig(GrownConfig):
+class SourceConfig(Config):
     """One source of documents."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"exclude", "heldout_documents"})
 
     reader: ReaderName
     """Format of the source's files: the name of a reader."""
@@ -105,10 +103,8 @@ class SourceConfig(GrownConfig):
         return self
 
 
-class CorpusConfig(GrownConfig):
+class CorpusConfig(Config):
     """The documents, and the share of them to hold out."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"abbreviations"})
 
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """The sources, in order of precedence: of duplicate documents the first source's is kept."""
@@ -132,10 +128,8 @@ class CorpusConfig(GrownConfig):
     two digits (ordinals, as in `am 3. Juni`). `cloze init` learns them from a sample."""
 
 
-class VocabularyConfig(GrownConfig):
+class VocabularyConfig(Config):
     """The WordPiece vocabulary."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"strip_accents", "alphabet"})
 
     size: int = Field(default=30522, ge=64, le=1 << 24)
     """Number of tokens, including special tokens (the released uncased vocabulary has 30,522)."""
@@ -244,10 +238,8 @@ class DedupConfig(Config):
         return bool(self.near_duplicates or self.overlap)
 
 
-class MaskingConfig(GrownConfig):
+class MaskingConfig(Config):
     """How many tokens are predicted, and what replaces them (paper, 3.1 and A.1)."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"heldout_masked_lm_prob"})
 
     masked_lm_prob: float = Field(default=0.15, gt=0.0, lt=1.0)
     """Share of the tokens to predict; the count is exact, not sampled (reference: round(0.15 *
@@ -284,10 +276,8 @@ class MaskingConfig(GrownConfig):
         return self
 
 
-class ExamplesConfig(GrownConfig):
+class ExamplesConfig(Config):
     """MLM/NSP examples (reference: create_pretraining_data.py)."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"pack_documents"})
 
     max_seq_lengths: tuple[int, ...] = Field(default=(128, 512), min_length=1)
     """Sequence lengths to produce from the same tokens (paper, A.2: 128 for 90 % of the steps,

@@ -40,14 +40,6 @@ def test_every_command_explains_itself_with_an_example(
     assert "--json" in shown
 
 
-def test_a_renamed_command_works_under_its_former_name_and_warns(cloze: Cloze) -> None:
-    new = cloze("dedup", "missing.toml")
-    former = cloze("unwanted", "missing.toml")
-    warning, error = former.stderr.splitlines()
-    assert warning.startswith("warning: cloze unwanted is now called cloze dedup; ")
-    assert (error, former.returncode) == (new.stderr.rstrip(), new.returncode)
-
-
 def test_help_does_not_import_the_frameworks() -> None:
     source = """
 import sys

@@ -197,18 +197,3 @@ def test_a_task_file_is_an_input_and_its_place_is_not(
         "outside:task own",
         {"extra": "outside:task own"},
     )
-
-
-def test_the_former_name_of_a_table_is_understood_and_said_once(
-    run_table: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    former = chain(changed(run_table, "unwanted", {"near_duplicates": {}}))
-    chain(changed(run_table, "unwanted", {"near_duplicates": {}}))
-    present = chain(changed(run_table, "dedup", {"near_duplicates": {}}))
-    assert [keyed_config(stage) for stage in former] == [keyed_config(stage) for stage in present]
-    assert capsys.readouterr().err.splitlines() == [
-        "warning: unwanted is now called dedup; the next version refuses the former name"
-    ]
-    both = {**run_table, "unwanted": {}, "dedup": {}}
-    with pytest.raises(ValueError, match="unwanted is the former name of dedup; give only dedup"):
-        RunConfig.model_validate(both)

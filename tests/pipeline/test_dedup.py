@@ -212,7 +212,7 @@ def test_a_document_with_thirteen_words_of_an_evaluation_set_overlaps(
     assert [(row["reason"], row["kept_digest"]) for row in listed(artifact)] == [("overlap", None)]
     assert artifact.manifest.statistics == {
         "distinct_documents": 40,
-        "unwanted": {"overlap": 1},
+        "dropped": {"overlap": 1},
     }
 
 

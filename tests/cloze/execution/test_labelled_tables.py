@@ -119,7 +119,7 @@ def test_entities_are_scored_as_seqeval_does_by_type_and_with_all_of_the_files_l
 
     done = run(table(rare), table(rare), kind="tagging", form="conll", train_examples=8)
     assert done.returncode == 0, done.stderr
-    (path,) = folder.glob("runs/artifacts/finetune/*/fits/mine-pretrained-0.*.json")
+    (path,) = folder.glob("runs/artifacts/finetune/*/trials/mine-pretrained-0.*.json")
     trial = json.loads(path.read_text())
     gold = [tags.split() for _, tags in rare]
     found = trial["predictions"]["dev"]

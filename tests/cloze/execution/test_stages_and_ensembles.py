@@ -78,8 +78,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fits(folder: Path) -> list[dict[str, Any]]:
     """The result of every trial, followed by the ensembles."""
-    (file,) = folder.glob("runs/artifacts/finetune/*/fits.*.json")
-    return list(json.loads(file.read_text())["fits"])
+    (file,) = folder.glob("runs/artifacts/finetune/*/trials.*.json")
+    return list(json.loads(file.read_text())["trials"])
 
 
 @pytest.mark.slow

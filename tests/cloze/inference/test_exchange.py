@@ -66,7 +66,7 @@ def test_all_eleven_tasks_run_from_their_official_files_to_official_submissions(
     assert "sent: already exists; choose a new or empty directory" in again.stderr
 
     trials = {
-        fit.task: fit for fit in Trials.model_validate(read(official, "finetune", "fits")).fits
+        fit.task: fit for fit in Trials.model_validate(read(official, "finetune", "trials")).trials
     }
     assert set(trials) == {*GLUE_NAMES, "squad1", "squad2", "swag"}
     assert set(trials["MNLI"].more) == {"dev_mismatched"}

@@ -140,13 +140,13 @@ TASK = {
             "name": "random",
             "role": "random",
             "test": {"f1": spread(0.56, 0.58, standard_error=0.01)},
-            "fits": 2,
+            "trials": 2,
         },
         {
             "name": "pretrained",
             "role": "pretrained",
             "test": {"f1": spread(0.62, 0.626, standard_error=0.003)},
-            "fits": 2,
+            "trials": 2,
         },
     ],
     "comparisons": [
@@ -182,9 +182,9 @@ TASK = {
 }
 
 SECONDS = {
-    "fits/tagging-random-0.json": 3.0,
-    "fits/tagging-random-1.json": 4.0,
-    "fits/tagging-pretrained-0.json": 5.0,
+    "trials/tagging-random-0.json": 3.0,
+    "trials/tagging-random-1.json": 4.0,
+    "trials/tagging-pretrained-0.json": 5.0,
 }
 
 SENTENCES = {

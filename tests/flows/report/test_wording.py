@@ -84,8 +84,8 @@ def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
         metric="ndcg@10",
         examples={"test": 1000},
         systems=(
-            SystemScore(name="untouched_encoder", role="baseline", fits=1, test=before),
-            SystemScore(name="pretrained", role="pretrained", fits=2, test=after),
+            SystemScore(name="untouched_encoder", role="baseline", trials=1, test=before),
+            SystemScore(name="pretrained", role="pretrained", trials=2, test=after),
         ),
         comparisons=(comparison(gain, 0.001, "undecided").model_copy(update=ahead),),
     )

@@ -62,7 +62,7 @@ def fits(pretrained: list[float], random: list[float], **changes: object) -> Tri
     )
     runs = [record("random", seed, value) for seed, value in enumerate(random)]
     runs += [record("pretrained", seed, value) for seed, value in enumerate(pretrained)]
-    return Trials(tasks=(task,), fits=tuple(runs))
+    return Trials(tasks=(task,), trials=tuple(runs))
 
 
 def verdicts(pretrained: list[float], random: list[float]) -> TaskScore:
@@ -131,10 +131,10 @@ def test_systems_come_from_the_simplest_to_ours_with_their_curves() -> None:
 
 def test_grid_points_do_not_count_as_seeds() -> None:
     found = fits([0.8], [0.7])
-    tried = found.fits[1].model_copy(update={"point": "b16-lr5e-05-e2", "dev": {"accuracy": 0.1}})
-    every = found.model_copy(update={"fits": (*found.fits, tried)})
+    tried = found.trials[1].model_copy(update={"point": "b16-lr5e-05-e2", "dev": {"accuracy": 0.1}})
+    every = found.model_copy(update={"trials": (*found.trials, tried)})
     (score,) = task_scores(every, TINY, published={})
-    assert score.systems[-1].fits == 1
+    assert score.systems[-1].trials == 1
 
 
 def test_the_glue_average_is_that_of_glue_tasks_without_wnli() -> None:

@@ -108,20 +108,20 @@ def fitted(data: Path, encoder: Artifact, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_every_task_beginning_and_seed_is_fitted_in_one_launch(fitted: Artifact) -> None:
-    fits = Trials.model_validate(fitted.read_json("fits.json")).fits
+    fits = Trials.model_validate(fitted.read_json("trials.json")).trials
     assert [(fit.task, fit.system, fit.seed) for fit in fits] == [
         (task, system, seed)
         for task in ("tags", "pairs")
         for system in ("pretrained", "random")
         for seed in (0, 1)
     ]
-    assert fitted.manifest.statistics["fits"] == 8
+    assert fitted.manifest.statistics["trials"] == 8
 
 
 def test_a_tagger_learns_its_words(fitted: Artifact) -> None:
-    fits = Trials.model_validate(fitted.read_json("fits.json"))
+    fits = Trials.model_validate(fitted.read_json("trials.json"))
     assert [(b.name, b.test["accuracy"]) for b in fits.tasks[0].baselines][1] == ("lookup", 1.0)
-    assert all(fit.test["accuracy"] > 0.95 for fit in fits.fits if fit.task == "tags")
+    assert all(fit.test["accuracy"] > 0.95 for fit in fits.trials if fit.task == "tags")
 
 
 def test_a_second_fine_tuning_gives_the_same_bytes(
@@ -150,7 +150,7 @@ def test_an_interrupted_launch_keeps_the_fits_it_has_finished(
     )
     first = make_trials(table, [])
     (tmp_path / "manifest.json").unlink()
-    (tmp_path / "finished" / "fits" / "pairs-pretrained-0.json.json").unlink()
+    (tmp_path / "finished" / "trials" / "pairs-pretrained-0.json.json").unlink()
     capsys.readouterr()
     assert make_trials(table, []).digest == first.digest
     said = capsys.readouterr().err
@@ -183,7 +183,7 @@ def test_another_seed_costs_one_more_fit_and_changes_nothing_else(
 
 
 def test_predictions_of_every_fit_are_kept_in_the_files_order(fitted: Artifact) -> None:
-    record = Trial.model_validate(fitted.read_json("fits/pairs-pretrained-0.json"))
+    record = Trial.model_validate(fitted.read_json("trials/pairs-pretrained-0.json"))
     assert len(record.predictions["test"]) == 40
     assert set(record.predictions["test"]) <= {"yes", "no"}
 
@@ -199,12 +199,12 @@ def run_finetune(config: dict, encoder: Artifact, output: Path) -> Artifact:
     return make_trials(table, [])
 
 
-def test_mistakes_of_the_best_fit_are_a_file_with_their_rows(fitted: Artifact) -> None:
-    fits = Trials.model_validate(fitted.read_json("fits.json")).fits
+def test_errors_of_the_best_trial_are_a_file_with_their_rows(fitted: Artifact) -> None:
+    fits = Trials.model_validate(fitted.read_json("trials.json")).trials
     best = max(
         (f for f in fits if (f.task, f.system) == ("pairs", "pretrained")), key=lambda f: f.merit
     )
-    header, *rows = csv.reader(io.StringIO(fitted.read_bytes("mistakes/pairs-test.csv").decode()))
+    header, *rows = csv.reader(io.StringIO(fitted.read_bytes("errors/pairs-test.csv").decode()))
     assert header == ["row", "text", "gold", "predicted"]
     assert len(rows) == round(40 * (1 - best.test["accuracy"]))
     assert all(gold != predicted for _, _, gold, predicted in rows)
@@ -222,7 +222,7 @@ def test_a_grid_is_searched_on_dev_and_its_best_point_gets_all_seeds(
     config = finetune_config(data, initialisations=["pretrained"], grid=grid)
     config["tasks"] = config["tasks"][:1]
     artifact = run_finetune(config, encoder, tmp_path)
-    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("trials.json")).trials
     tried = {fit.point: fit.dev["accuracy"] for fit in fits if fit.point}
     assert len(tried) == 4
     assert max(tried, key=tried.__getitem__).startswith("b8-lr0.01")
@@ -247,7 +247,7 @@ def test_frozen_layers_feed_a_probe_and_a_bilstm_from_one_or_two_encoders(
         initialisations=["pretrained"],
     )
     artifact = run_finetune(config, encoder, tmp_path)
-    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("trials.json")).trials
     assert {fit.system for fit in fits} == {
         "pretrained-sum_all-bilstm",
         "pretrained-embeddings-linear",
@@ -262,7 +262,7 @@ def test_the_best_fit_is_saved_and_answers_as_it_did(
     artifact = run_finetune(
         finetune_config(data, initialisations=["pretrained"], save="best"), encoder, tmp_path
     )
-    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("trials.json")).trials
     best = max((f for f in fits if f.task == "tags"), key=lambda fit: fit.dev["accuracy"])
     model, saved, tokenizer = read_model(open_source(artifact.directory).inside("models/tags/"))
     problem = load_problem(saved.task, tokenizer, load_tables(saved.task))
@@ -276,13 +276,13 @@ def test_a_saved_model_predicts_rows_and_files(
 ) -> None:
     config = finetune_config(data, initialisations=["pretrained"], save="best", seeds=[0])
     artifact = run_finetune(config, encoder, tmp_path / "artifact")
-    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("trials.json")).trials
     with pytest.raises(UsageError, match="has the tasks pairs, tags; name one of them"):
         load_predictor(artifact.directory)
     with pytest.raises(UsageError, match="no model of task 'names', it has pairs, tags"):
         load_predictor(artifact.directory, task="names")
     tagger = load_predictor(artifact.directory, task="tags")
-    record = Trial.model_validate(artifact.read_json(f"fits/{fits[0].task}-pretrained-0.json"))
+    record = Trial.model_validate(artifact.read_json(f"trials/{fits[0].task}-pretrained-0.json"))
     found = [row["prediction"] for row in tagger.file(data / "tags" / "test.jsonl")]
     assert found == record.predictions["test"]
     (tagged,) = tagger.predict([{"words": ["list", "of"]}])
@@ -316,7 +316,7 @@ def test_a_saved_model_keeps_its_bilstm_and_its_card_says_so(
     wanted = {"initialisations": ["pretrained"], "save": "best", "seeds": [0], "bilstm": True}
     artifact = run_finetune(finetune_config(data, **wanted), encoder, tmp_path / "artifact")
     for task in ("tags", "pairs"):
-        record = Trial.model_validate(artifact.read_json(f"fits/{task}-pretrained-0.json"))
+        record = Trial.model_validate(artifact.read_json(f"trials/{task}-pretrained-0.json"))
         predictor = load_predictor(artifact.directory, task=task)
         assert predictor.model.bilstm is not None
         assert task == "pairs" or record.test["accuracy"] > 0.95

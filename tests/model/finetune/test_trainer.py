@@ -284,7 +284,7 @@ def test_an_early_failure_is_started_again_and_said_so(tmp_path: Path) -> None:
         config={"finetune": {"tasks": [task], "seeds": [0], "restarts": 2, "precision": "fp32"}},
         inputs=inputs(encoder=encoder_artifact(tmp_path / "encoder", config=STILL)),
     )
-    (fit,) = Trials.model_validate(make_trials(table, []).read_json("fits.json")).fits
+    (fit,) = Trials.model_validate(make_trials(table, []).read_json("trials.json")).trials
     assert fit.dev["accuracy"] == 0.5
     assert fit.restarts == 2
 
@@ -403,5 +403,5 @@ def test_two_ranks_compare_the_texts_of_both(tmp_path: Path) -> None:
 
 
 def losses(artifact: Artifact) -> list[float]:
-    fits = Trials.model_validate(artifact.read_json("fits.json")).fits
+    fits = Trials.model_validate(artifact.read_json("trials.json")).trials
     return [epoch.train_loss for fit in fits for epoch in fit.epochs]
