@@ -134,7 +134,7 @@ COMMANDS = {
         "cloze search my-encoder ~/documents 'Who owns the garden?'",
     ),
     "submissions": (
-        "cloze.inference.exchange:submissions",
+        "cloze.paper.submissions:submissions",
         "Collect predictions for unlabelled test files in the official servers' formats.",
         "cloze submissions glue glue-submission",
     ),

@@ -831,7 +831,7 @@ class FinetuneStage(StageConfig):
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
     format_version: ClassVar[int] = 7
-    """7: trials.json, trials/ and errors/, so called. 6: every row of a file counts for its columns."""
+    """7: trials.json, trials/ and errors/, so called."""
 
     finetune: FinetuneConfig
     """Tasks and protocol."""

@@ -28,9 +28,6 @@ GLUE: dict[str, dict[str, Any]] = {
 IN_AVERAGE = tuple(name for name in GLUE if name != "WNLI")
 """The paper's average leaves WNLI out (Table 1)."""
 
-SUBMISSIONS = {"test_mismatched": "MNLI-mm", "diagnostic": "AX"}
-"""Names on the official server of splits that only MNLI has."""
-
 
 def task_fields(name: str, folder: str) -> dict[str, Any]:
     """The `TaskConfig` fields of GLUE task `name`, with its files in `folder`."""
@@ -38,8 +35,3 @@ def task_fields(name: str, folder: str) -> dict[str, Any]:
     files = {split: f"{folder}/{task[split]}" for split in TASK_SPLITS}
     more = {split: f"{folder}/{file}" for split, file in task["more"].items()}
     return {**task, **files, "more": more}
-
-
-def submission_name(task: str, split: str) -> str:
-    """File name, without `.tsv`, that the official server expects for a split."""
-    return SUBMISSIONS.get(split, "MNLI-m" if task == "MNLI" else task)

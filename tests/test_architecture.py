@@ -42,7 +42,7 @@ ALLOWED = {
 
 BESIDE = ("cloze.demo", "cloze.paper")
 """Rooms beside the core: they import it, never the reverse. The core finds what they offer by the
-names of their modules, in tables such as `READERS`, `COMMANDS` and `FLOWS`."""
+names of their modules: `READERS`, `COMMANDS`, `FLOWS`, `OTHER_LAYERS`, `SERVER_FORMATS`."""
 
 SINGLE_MODULES = {
     "model": {"cloze.pipeline.text.scripts"},

@@ -5,7 +5,7 @@ Out: `Encoder`: one vector per token, and one per sequence. `PretrainingModel`: 
      summed losses and correct predictions of masked tokens and, for BERT, next sentences.
      `TaskModel`: fp32 logits of a linear layer. `SentenceModel`: vectors of whole sequences.
 
-The encoder is BERT's (Devlin et al. 2019), that of the modern family, or an LSTM. Pre-training
+The encoder is BERT's (Devlin et al. 2019), or that of the modern family. Pre-training
 heads are as in the reference (run_pretraining.py:240-305). Summing lets the trainer divide by the
 counts of the global batch, so the loss does not depend on how a batch is split (a documented
 departure: the reference averages per replica).
@@ -16,10 +16,11 @@ and zero. Truncation at two sigma reduces the standard deviation to 0.88 of the 
 """
 
 import math
+import pkgutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
 from cloze.model.encoder.bert import Layer
 from cloze.model.encoder.embeddings import Embeddings
 from cloze.model.encoder.losses import PretrainingSums, hits, masked_lm_loss
-from cloze.model.encoder.lstm import BiLSTM, LstmLayer, Reading
+from cloze.model.encoder.lstm import BiLSTM
 from cloze.model.encoder.modern import ModernLayer, PredictionHead
 from cloze.model.encoder.operations.activation import APPROXIMATION
 from cloze.model.encoder.operations.attention import BACKENDS, backend_name, layer_attention
@@ -56,8 +57,23 @@ HEAD_PLACE = 1 << 20
 
 Pooling = Literal["mean", "cls", "pooler"]
 
-Mixing = Attend | Reading
-"""How the tokens of a batch interact in one layer: attention, or an LSTM."""
+OTHER_LAYERS = {"lstm": "cloze.paper.lstm:LstmLayer"}
+"""Layers that stand beside the core, by `encoder.layer_type`: `module:class`, imported on first
+use."""
+
+
+class LayerClass(Protocol):
+    """What such a class offers."""
+
+    def __call__(self, config: EncoderConfig) -> nn.Module:
+        """A layer: called with [T, H], its mixing and dropout noise, it returns [T, H]."""
+
+    def mixing(self, batch: PackedBatch, config: EncoderConfig) -> object:
+        """How the tokens of a batch interact, which all layers are given."""
+
+
+Mixing = Attend | object
+"""How the tokens of a batch interact in one layer: attention, or that of another kind of layer."""
 
 
 class Encoder(nn.Module):
@@ -83,6 +99,8 @@ class Encoder(nn.Module):
         self.attention = attention
         self.checkpoint_activations = checkpoint_activations
         self._is_compiled = False
+        other = OTHER_LAYERS.get(config.layer_type)
+        self._other: LayerClass | None = pkgutil.resolve_name(other) if other else None
         self.embeddings = Embeddings(config, vocabulary_size)
         self.layer_norm: LayerNorm | None = None
         width, depth = config.hidden_size, range(config.num_hidden_layers)
@@ -94,8 +112,7 @@ class Encoder(nn.Module):
             self.pooler: nn.Sequential = PredictionHead(config)
         else:
             self.layers = nn.ModuleList(
-                LstmLayer(config) if config.layer_type == "lstm" else Layer(config, fp8=fp8)
-                for _ in depth
+                self._other(config) if self._other else Layer(config, fp8=fp8) for _ in depth
             )
             dense = nn.Linear(width, width)  # reference: modeling.py:224-232
             self.pooler = nn.Sequential(OrderedDict(dense=dense, tanh=nn.Tanh()))
@@ -104,7 +121,7 @@ class Encoder(nn.Module):
     @property
     def attention_backend(self) -> str:
         """Name of the attention backend used on the device of the parameters."""
-        if self.config.layer_type == "lstm":
+        if self._other:
             return "none"
         words = self.embeddings.word_embeddings.weight
         return backend_name(self.attention, device=words.device, dtype=words.dtype)
@@ -112,7 +129,7 @@ class Encoder(nn.Module):
     def attention_facts(self, dtype: torch.dtype) -> str:
         """The attention kernels used for `dtype` here, and the number of layers of each."""
         config = self.config
-        if config.layer_type == "lstm":
+        if self._other:
             return "attention=none"
         device = self.embeddings.word_embeddings.weight.device
         name = local_name = backend_name(self.attention, device=device, dtype=dtype)
@@ -157,8 +174,8 @@ class Encoder(nn.Module):
         tokens = batch.tokens
         batch = batch.filled()
         mixings: Sequence[Mixing]
-        if self.config.layer_type == "lstm":
-            mixings = [Reading(batch, self.config)] * len(self.layers)
+        if self._other:
+            mixings = [self._other.mixing(batch, self.config)] * len(self.layers)
         elif self.config.family == "modern":
             mixings = layer_attention(batch, self.config, backend=self.attention_backend)
         else:

@@ -19,6 +19,7 @@ still the best.
 import gc
 import mmap
 import os
+import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,13 +65,19 @@ from cloze.model.finetune.trials import (
 from cloze.model.hugging_face.layout import encoder_config
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files, save_model
 from cloze.model.hugging_face.source import open_source
-from cloze.model.tasks.base import Problem
+from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.baselines import baselines
 from cloze.model.tasks.problems import for_all, load_problem, load_tables
 from cloze.model.tasks.task_table import data_notes
 from cloze.model.training.distributed import World, join_world, training_device
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads
+
+SERVER_FORMATS = "cloze.paper.server_formats:submission"
+"""Makes files for official servers, beside the core: `module:function`, imported on use."""
+
+Submission = Callable[[Problem, str, Sequence[Prediction]], Mapping[str, bytes]]
+"""The files by name for a problem, a split and its predictions."""
 
 DEFAULT_TOKEN_BUDGET = 16384
 """Tokens per micro-batch."""
@@ -391,6 +398,7 @@ def task_files(
     Submissions are the ensemble's if there is one (`means`).
     """
     entries = []
+    submission: Submission = pkgutil.resolve_name(SERVER_FORMATS)
     for task in runner.tasks:
         candidates = [pair for pair in trials if pair[0].task.name == task and pair[0].can_be_saved]
         if not candidates:
@@ -410,7 +418,7 @@ def task_files(
             name = f"errors/{task}-{split}.csv"
             entries.append(put_bytes(runner.output, content, name=name))
         for split, predictions in means.get(task, trial).predictions.items():
-            for name, content in problem.submission(split, predictions).items():
+            for name, content in submission(problem, split, predictions).items():
                 file = f"submissions/{task}/{name}"
                 entries.append(put_bytes(runner.output, content, name=file))
     return entries

@@ -216,10 +216,6 @@ class Problem(ABC):
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Every metric, as fractions."""
 
-    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """Files for the task's official evaluation server, by name; empty if there is none."""
-        return {}
-
 
 class GroupedProblem(Problem):
     """A family whose units consist of several consecutive sequences each."""

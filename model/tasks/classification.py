@@ -29,16 +29,12 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import MULTI_LABEL_METRICS, TaskConfig
 from cloze.model.data.batch import on
-from cloze.model.glue import submission_name
 from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
 from cloze.model.tasks.features import Places, encode
 from cloze.model.tasks.task_table import TaskTable, is_missing
 
 Values = NDArray[np.generic]
 """Label indices or scores [rows], or label indicators [rows, labels]."""
-
-STS_B_RANGE = (0.0, 5.0)
-"""Submitted scores are clipped to this range; the server refuses others."""
 
 MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """Cells of a label's own column."""
@@ -169,14 +165,6 @@ class Classification(Problem):
         predicted = np.array([known[str(label)] for label in predictions])
         return measure(self.metrics, self._targets[split], predicted)
 
-    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """GLUE's `index<TAB>prediction` under a header, for an unlabelled test file."""
-        if not self.config.glue or self.labelled(split):
-            return {}
-        rows = [f"{row}\t{value}\n" for row, value in enumerate(predictions)]
-        name = f"{submission_name(self.config.glue, split)}.tsv"
-        return {name: "".join(["index\tprediction\n", *rows]).encode()}
-
 
 class PairClassification(Classification):
     """One label per pair of texts."""
@@ -233,12 +221,6 @@ class Regression(Classification):
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Correlations."""
         return measure(self.metrics, self._targets[split], np.array(predictions))
-
-    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """GLUE's format, with numbers in the range of STS-B."""
-        lowest, highest = STS_B_RANGE
-        clipped = (min(max(float(str(value)), lowest), highest) for value in predictions)
-        return super().submission(split, [f"{value:.3f}" for value in clipped])
 
 
 class MultiLabel(Classification):

@@ -9,7 +9,6 @@ A context that does not fit beside its question is cut into overlapping windows,
 a question without one. Since there is no padding, softmax is over a sequence's own tokens.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypedDict, cast
@@ -412,20 +411,10 @@ class Spans(Problem):
             }
         return means(score_v1([gold or [""] for gold in golds], guesses))
 
-    def submission(self, split: str, predictions: Sequence[Prediction]) -> dict[str, bytes]:
-        """SQuAD's JSON: question id to answer, and to null margin."""
+    def ids(self, split: str) -> list[str]:
+        """The questions' ids in their file, or else their numbers."""
         table = self._tables[split]
-        ids = table.texts("id") if table.has("id") else [str(row) for row in range(len(table))]
-
-        def by_id(values: Sequence[str | float]) -> bytes:
-            found = dict(zip(ids, values, strict=True))
-            return (json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode()
-
-        guesses = _typed(predictions)
-        return {
-            f"{split}-predictions.json": by_id([guess["text"] for guess in guesses]),
-            f"{split}-null_odds.json": by_id([guess["margin"] for guess in guesses]),
-        }
+        return table.texts("id") if table.has("id") else [str(row) for row in range(len(table))]
 
     def _threshold(self, dev: Sequence[Prediction] | None) -> float:
         fixed = self.config.span.null_threshold

@@ -17,9 +17,10 @@ from cloze.artifacts.results import (
 from cloze.model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskConfig
 from cloze.model.evaluation.evaluate import glue_average, reference_scores, task_scores
 from cloze.model.finetune.trials import TrialPlan, grid_points
-from cloze.model.glue import GLUE, submission_name, task_fields
+from cloze.model.glue import GLUE, task_fields
 from cloze.model.tasks.problems import load_problem, load_tables
 from cloze.model.tasks.task_table import TaskTable
+from cloze.paper.server_formats import submission, submission_name
 from tests.model.task_builders import TINY, TOKENIZER
 
 
@@ -192,7 +193,7 @@ def test_what_the_user_says_goes_before_the_table() -> None:
 
 def submitted(config: dict[str, object], tables: dict[str, TaskTable], found: list) -> dict:
     task = TaskConfig.model_validate({"name": "x", "max_seq_length": 64, **config})
-    return load_problem(task, TOKENIZER, tables).submission("test", found)
+    return submission(load_problem(task, TOKENIZER, tables), "test", found)
 
 
 def test_submissions_have_the_servers_form() -> None:

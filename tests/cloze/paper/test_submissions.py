@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloze.artifacts.results import Scores, Trials
-from cloze.inference.exchange import GLUE_FILES
+from cloze.paper.submissions import GLUE_FILES
 from tests.cloze.inference.official_tasks import GLUE_NAMES, write_official_tasks
 from tests.cloze.tiny_model import write_model
 
