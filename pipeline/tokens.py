@@ -54,7 +54,7 @@ from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
 from cloze.pipeline.runner.execution import Runner, work_directory
 from cloze.pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from cloze.pipeline.shuffle.buckets import (
-    BucketGroup,
+    Buckets,
     TokensJob,
     bucket_groups,
     division_of,
@@ -158,7 +158,7 @@ def _run_what_is_missing(
         )
         if not groups:
             return
-        buckets = sum(len(group.buckets) for group in groups)
+        buckets = sum(len(group.numbers) for group in groups)
         progress = Progress("tokens", total=buckets, unit="buckets")
     megabytes = sum(shard.megabytes for shard in shards)
     runner.run(partial(backend.graph, missing), progress, megabytes=megabytes)
@@ -168,7 +168,7 @@ def _commit(
     table: StageTable,
     *,
     files: CorpusFiles,
-    groups: list[BucketGroup],
+    groups: list[Buckets],
     backend: ShuffleBackend,
     job: TokensJob,
 ) -> Artifact:

@@ -62,8 +62,7 @@ from cloze.pipeline.shuffle.buckets import (
     EMPTY,
     MINIMUM_VALUES,
     BucketAccount,
-    BucketGroup,
-    BucketRange,
+    Buckets,
     Cardinality,
     TokensJob,
     bucket_groups,
@@ -134,15 +133,15 @@ class ShufflePlan:
     """The shard that sends the tokens of a frequent text."""
 
     @cached_property
-    def groups(self) -> list[BucketGroup]:
+    def groups(self) -> list[Buckets]:
         """The groups of buckets, the same wherever they are computed."""
         return bucket_groups(self.smallest, self.job)
 
     @cached_property
-    def buckets(self) -> list[tuple[int, BucketRange]]:
-        """All buckets, each with the index of its group; a bucket's index here is its key."""
+    def buckets(self) -> list[tuple[int, int]]:
+        """The group and the number of every bucket; a bucket's index here is its key."""
         return [
-            (place, bucket) for place, group in enumerate(self.groups) for bucket in group.buckets
+            (place, number) for place, group in enumerate(self.groups) for number in group.numbers
         ]
 
     def deliveries(self, keys_D: UInt64s, splits_D: Int64s) -> tuple[Int64s, Int64s, Mask]:
@@ -155,14 +154,14 @@ class ShufflePlan:
         none = np.zeros(0, dtype=np.int64)
         keys, rows, own, base = [none], [none], [none > 0], 0
         for _, family in groupby(self.groups, key=lambda group: group.split):
-            buckets = [bucket for group in family for bucket in group.buckets]
-            every = buckets[0]
-            stronger = stronger_splits(every.splits[0], count=self.job.splits)
+            groups = list(family)
+            every = groups[0]
+            stronger = stronger_splits(every.sources[0], count=self.job.splits)
             inside_D = keys_D >= np.uint64(every.first)
             if not every.end >> 64:
                 inside_D &= keys_D < np.uint64(every.end)
-            wanted_D = inside_D & np.isin(splits_D, [*every.splits, *stronger])
-            known = [self.smallest[split].keys_D for split in every.splits]
+            wanted_D = inside_D & np.isin(splits_D, [*every.sources, *stronger])
+            known = [self.smallest[split].keys_D for split in every.sources]
             if max(map(len, known)) < MINIMUM_VALUES:  # all known: send only possible duplicates
                 wanted_D &= np.isin(keys_D, np.concatenate(known))
             found = np.flatnonzero(wanted_D)
@@ -170,8 +169,8 @@ class ShufflePlan:
             numbers = (keys_D[found] >> shift).astype(np.int64) if every.bits else 0 * found
             keys.append(base + numbers)
             rows.append(found)
-            own.append(np.isin(splits_D[found], every.splits))
-            base += len(buckets)
+            own.append(np.isin(splits_D[found], every.sources))
+            base += sum(len(group.numbers) for group in groups)
         keys_N = np.concatenate(keys)
         order = np.argsort(keys_N, kind="stable")
         return keys_N[order], np.concatenate(rows)[order], np.concatenate(own)[order]
@@ -416,18 +415,19 @@ def write_buckets(
         total = json.dumps(asdict(sum(counts, DocumentCounts()))).encode()
         filesystem.write_bytes(backend.account_path(number), total)
         return
-    place, bucket = plan.buckets[key]
+    place, number = plan.buckets[key]
+    group = plan.groups[place]
     packed = (blob for blob in cast(Iterable[bytes], values) if blob)
     rows = unpack(packed, vocabulary_size=job.vocabulary_size)
     splits_D = rows["split"].to_numpy()
-    own = rows.filter(pa.array(np.isin(splits_D, bucket.splits)))
+    own = rows.filter(pa.array(np.isin(splits_D, group.sources)))
     stronger = [
         rows.filter(pa.array(splits_D == split)).select(IDENTITY)
-        for split in stronger_splits(bucket.splits[0], count=job.splits)
+        for split in stronger_splits(group.sources[0], count=job.splits)
     ]
     kept, lost = deduplicate(own, stronger, drop_list=job.stage.cleaning.drop_list)
-    kept = _with_tokens(kept, own, of=f"bucket {bucket.number} of {plan.groups[place].split}")
-    account = write_bucket(kept, lost, group=plan.groups[place], bucket=bucket, job=job)
+    kept = _with_tokens(kept, own, of=f"bucket {number} of {group.split}")
+    account = write_bucket(kept, lost, group=group, number=number, job=job)
     yield place, account
 
 

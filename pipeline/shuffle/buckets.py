@@ -148,76 +148,75 @@ class TokensJob:
 
 
 @dataclass(frozen=True)
-class BucketRange:
-    """One bucket of a split: the digests that begin with the bits of its number."""
+class Buckets:
+    """Adjacent buckets of one split, processed as one task.
 
-    splits: tuple[int, ...]
-    """The splits of the sorted runs that its documents come from."""
-    number: int
-    bits: int
+    The digests of a bucket's documents begin with the bits of its number.
+    """
+
+    split: str
+    sources: tuple[int, ...]
+    """The splits of the sorted runs that the documents come from."""
+    numbers: range = range(1)
+    bits: int = 0
+    """Bits of a number."""
     first: int = 0
     """Lowest key; documents with lower ones are in another split."""
     end: int = 1 << 64
     """End of the keys, exclusive; documents with higher ones are in another split."""
-
-    def bounds(self) -> tuple[int, int]:
-        """The half-open range of its keys."""
-        width = 64 - self.bits
-        low, high = self.number << width, (self.number + 1) << width
-        return max(low, min(self.first, high)), min(high, self.end)
-
-
-@dataclass(frozen=True)
-class BucketGroup:
-    """Adjacent buckets of one split, processed as one task."""
-
-    split: str
-    number: int
-    buckets: tuple[BucketRange, ...]
     part: Part = "whole"
     """The part of each document to keep."""
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """The half-open range of keys of one of the buckets."""
+        width = 64 - self.bits
+        low, high = number << width, (number + 1) << width
+        return max(low, min(self.first, high)), min(high, self.end)
 
     @property
     def counts_name(self) -> str:
         """File with the number of occurrences of each id in these buckets."""
-        return f"{WORK}/counts-{self.split}-{self.number:05}.npy"
+        return f"{WORK}/counts-{self.split}-{self.numbers.start:05}.npy"
 
     @property
     def dropped_name(self) -> str:
         """File with the list of documents dropped here."""
-        return f"{WORK}/dropped-{self.split}-{self.number:05}.arrow"
+        return f"{WORK}/dropped-{self.split}-{self.numbers.start:05}.arrow"
 
     @property
     def names(self) -> list[str]:
-        """The tokens files of the group."""
-        return [tokens_name(self.split, bucket.number) for bucket in self.buckets]
+        """The tokens files of these buckets."""
+        return [tokens_name(self.split, number) for number in self.numbers]
 
 
-def bucket_groups(smallest: Sequence[Cardinality], job: TokensJob) -> list[BucketGroup]:
+def bucket_groups(smallest: Sequence[Cardinality], job: TokensJob) -> list[Buckets]:
     """The buckets of all splits, in groups; empty splits have none.
 
     smallest: the documents with the smallest digests, by split.
     """
     by_split = [
-        list(_groups(name, BucketRange((split,), 0, 0), smallest[split]))
+        list(_groups(Buckets(name, (split,)), smallest[split]))
         for split, name in enumerate(split_names(job.stage.corpus))
     ]
     named = chain.from_iterable(by_split[HELDOUT_SPLIT + 1 :])
     division = division_of(smallest, job)
     if division.rule == "draw":
         return [*by_split[TRAIN_SPLIT], *by_split[HELDOUT_SPLIT], *named]
-    both = BucketRange((TRAIN_SPLIT, HELDOUT_SPLIT), 0, 0)
+    heldout, trained = (Buckets(name, (TRAIN_SPLIT, HELDOUT_SPLIT)) for name in (HELDOUT, TRAIN))
     drawn = smallest[TRAIN_SPLIT] + smallest[HELDOUT_SPLIT]
-    heldout, trained = replace(both, end=division.border), replace(both, first=division.border)
     if division.rule == "tails":
-        tails = BucketGroup(HELDOUT, 0, (both,), "tail")
-        return [tails, *_groups(TRAIN, both, drawn, part="head"), *named]
+        tails, heads = replace(heldout, part="tail"), replace(trained, part="head")
+        return [tails, *_groups(heads, drawn), *named]
+    heldout, trained = (
+        replace(heldout, end=division.border),
+        replace(trained, first=division.border),
+    )
     if division.rule == "smallest":
-        return [BucketGroup(HELDOUT, 0, (heldout,)), *_groups(TRAIN, trained, drawn), *named]
-    return [BucketGroup(TRAIN, 0, (trained,)), *_groups(HELDOUT, heldout, drawn), *named]
+        return [heldout, *_groups(trained, drawn), *named]
+    return [trained, *_groups(heldout, drawn), *named]
 
 
-def unfinished_groups(groups: Sequence[BucketGroup], job: TokensJob) -> list[BucketGroup]:
+def unfinished_groups(groups: Sequence[Buckets], job: TokensJob) -> list[Buckets]:
     """The groups that no earlier attempt finished."""
     finished = finished_files(job.output, [group.counts_name for group in groups])
     return [group for group in groups if group.counts_name not in finished]
@@ -231,18 +230,14 @@ def division_of(smallest: Sequence[Cardinality], job: TokensJob) -> Division:
     return divide(trained_D, drawn_D, job.stage.corpus)
 
 
-def _groups(
-    name: str, every: BucketRange, documents: Cardinality, *, part: Part = "whole"
-) -> Iterator[BucketGroup]:
-    """Divide the range `every` into buckets by the number of its `documents`; none if empty."""
+def _groups(every: Buckets, documents: Cardinality) -> Iterator[Buckets]:
+    """Divide a single bucket into many by the number of its `documents`; none if empty."""
     bits = documents.bucket_bits()
     if bits is None:
         return
     size = max(1, (1 << bits) // MOST_GROUPS)
     for first in range(0, 1 << bits, size):
-        numbers = range(first, first + size)
-        buckets = tuple(replace(every, number=number, bits=bits) for number in numbers)
-        yield BucketGroup(name, first // size, buckets, part)
+        yield replace(every, numbers=range(first, first + size), bits=bits)
 
 
 @dataclass(frozen=True)
@@ -256,7 +251,7 @@ class BucketAccount:
 
 
 def write_bucket(
-    rows: pa.Table, lost: pa.Table, *, group: BucketGroup, bucket: BucketRange, job: TokensJob
+    rows: pa.Table, lost: pa.Table, *, group: Buckets, number: int, job: TokensJob
 ) -> BucketAccount:
     """Write one bucket of deduplicated `rows`; `lost` are the documents dropped from it."""
     rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
@@ -265,7 +260,7 @@ def write_bucket(
     for begin in range(0, len(ids), COUNTED_AT_ONCE):  # bincount makes a 64-bit copy
         part = ids[begin : begin + COUNTED_AT_ONCE]
         counts_V += np.bincount(part, minlength=job.vocabulary_size)
-    name = tokens_name(group.split, bucket.number)
+    name = tokens_name(group.split, number)
     if finished_file(job.output, name) is None:
         weights = [source.weight for source in job.stage.corpus.sources]
         columns = {
@@ -280,7 +275,7 @@ def write_bucket(
             text_bytes=int(rows["text_bytes"].to_numpy().sum()),
             unknown_tokens=int(counts_V[job.unk_id]),
         )
-        facts = {"split": group.split, "bucket": bucket.number, **asdict(statistics)}
+        facts = {"split": group.split, "bucket": number, **asdict(statistics)}
         scratch_here = tempfile.TemporaryDirectory(dir=job.scratch or None, prefix="bucket-")
         with scratch_here as scratch, naming_full_disk(scratch):
             path = os.path.join(scratch, name)
@@ -290,7 +285,7 @@ def write_bucket(
     return BucketAccount(counts_V, lost if group.part != "tail" else lost.slice(0, 0))
 
 
-def put_account(group: BucketGroup, accounts: Iterable[BucketAccount], *, job: TokensJob) -> str:
+def put_account(group: Buckets, accounts: Iterable[BucketAccount], *, job: TokensJob) -> str:
     """Put the merged accounts of a group into the artifact; returns the name of the counts file."""
     every = list(accounts)
     dropped = pa.concat_tables([account.dropped for account in every])
@@ -300,7 +295,7 @@ def put_account(group: BucketGroup, accounts: Iterable[BucketAccount], *, job: T
     return group.counts_name
 
 
-def occurrences(groups: Sequence[BucketGroup], job: TokensJob) -> Int64s:
+def occurrences(groups: Sequence[Buckets], job: TokensJob) -> Int64s:
     """Occurrences of each id in the groups' buckets, counting each document once, (V,)."""
     total_V = np.zeros(job.vocabulary_size, dtype=np.int64)
     for entry in all_finished(job.output, [group.counts_name for group in groups]):
@@ -309,7 +304,7 @@ def occurrences(groups: Sequence[BucketGroup], job: TokensJob) -> Int64s:
     return total_V
 
 
-def dropped_lists(groups: Sequence[BucketGroup], output: str, *, scratch: str) -> Iterator[str]:
+def dropped_lists(groups: Sequence[Buckets], output: str, *, scratch: str) -> Iterator[str]:
     """Local paths of the groups' nonempty lists of dropped documents."""
     for entry in all_finished(output, [group.dropped_name for group in groups]):
         stored = filesystem.join(output, entry.stored_name)

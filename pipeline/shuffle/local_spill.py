@@ -28,8 +28,7 @@ from cloze.pipeline.readers.input_shards import InputShard
 from cloze.pipeline.runner.graph import Collection, WorkQueue, gather, share_out, spread
 from cloze.pipeline.shuffle.buckets import (
     MINIMUM_VALUES,
-    BucketGroup,
-    BucketRange,
+    Buckets,
     Cardinality,
     TokensJob,
     bucket_groups,
@@ -79,7 +78,7 @@ class LocalSpill:
         setup = partial(ShardTokenizer, self.job.stage, self.job.vocabulary)
         written = spread(shards, queue).flat_map("WriteRuns", write_each, setup=setup)
         runs = gather(written, label="Runs")
-        every: Collection[Sequence[BucketGroup]] = runs.map(
+        every: Collection[Sequence[Buckets]] = runs.map(
             "Groups", lambda _: bucket_groups(self.smallest(), self.job)
         )
         return share_out(every, queue, label="Groups").map("WriteBuckets", write)
@@ -120,18 +119,19 @@ def write_runs(
     return runs
 
 
-def write_group(group: BucketGroup, *, spill: LocalSpill, queue: WorkQueue) -> str:
+def write_group(group: Buckets, *, spill: LocalSpill, queue: WorkQueue) -> str:
     """Write the buckets of a group with its list of dropped documents and its counts."""
     job, (runs, _), accounts = spill.job, _runs(spill), []
     drop_list = job.stage.cleaning.drop_list
-    for bucket in group.buckets:
-        own = _rows(runs, bucket, bucket.splits)
+    for number in group.numbers:
+        bounds = group.bounds(number)
+        own = _rows(runs, bounds, group.sources)
         stronger = [
-            _rows(runs, bucket, (split,)).select(IDENTITY)
-            for split in stronger_splits(bucket.splits[0], count=job.splits)
+            _rows(runs, bounds, (split,)).select(IDENTITY)
+            for split in stronger_splits(group.sources[0], count=job.splits)
         ]
         rows, lost = deduplicate(own, stronger, drop_list=drop_list)
-        accounts.append(write_bucket(rows, lost, group=group, bucket=bucket, job=job))
+        accounts.append(write_bucket(rows, lost, group=group, number=number, job=job))
         queue.report(buckets=1)
     return put_account(group, accounts, job=job)
 
@@ -151,9 +151,9 @@ def open_run(path: str) -> list[pa.RecordBatch]:
 _open_once = lru_cache(maxsize=4096)(open_run)
 
 
-def _rows(runs: Sequence[str], bucket: BucketRange, splits: Sequence[int]) -> pa.Table:
-    """The rows of these splits in the bucket's range of digests, from all runs."""
-    low, high = bucket.bounds()
+def _rows(runs: Sequence[str], bounds: tuple[int, int], splits: Sequence[int]) -> pa.Table:
+    """The rows of these splits in a range of keys, from all runs."""
+    low, high = bounds
     slices = []
     for batch in (_open_once(run)[split] for run in runs for split in splits):
         keys_D = batch[KEY].to_numpy()
