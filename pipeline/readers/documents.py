@@ -69,7 +69,7 @@ class Piece:
 class DocumentBlock:
     """Concatenated documents.
 
-    text:      raw bytes, normally UTF-8; each document ends in a line feed.
+    text:      bytes, as read or cleaned; each document that is not empty ends in a line feed.
     ends:      offset of each document's end in `text`, ascending; the first document begins at 0.
     positions: position of each document in its file: a byte offset, row number or ordinal,
                depending on the format. With the path it identifies the document.

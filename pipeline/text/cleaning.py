@@ -1,8 +1,8 @@
 """Cleaning: from raw bytes to plain lines of text.
 
 In:  a `DocumentBlock` from a reader.
-Out: a `CleanBlock`: valid UTF-8 without control characters, single spaces, one paragraph (or, in
-     Google's format, sentence) per line, and the number of replacement characters per document.
+Out: the same documents as valid UTF-8 without control characters, single spaces, one paragraph (or,
+     in Google's format, sentence) per line; the number of replacement characters per document.
 
 In this order: invalid UTF-8 becomes U+FFFD and is counted; control characters, byte order marks and
 invisible format characters are removed; all line ends become line feeds and all spaces plain
@@ -18,7 +18,6 @@ UTF-8 and the detection of hard-wrapped text are left to Python and NumPy.
 import ctypes
 import html
 import re
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -48,22 +47,14 @@ _NOT_UTF8 = -1
 """Returned by cleaning.c for a block with an invalid byte."""
 
 
-@dataclass(frozen=True)
-class CleanBlock:
-    """Cleaned documents; each non-empty one ends in a line feed.
+def clean(
+    block: DocumentBlock, *, line_break: LineBreak, from_html: bool = False
+) -> tuple[DocumentBlock, Offsets]:
+    """Clean the documents of `block`; none is dropped, but some may become empty.
 
-    text:     one paragraph or sentence per line, single spaces, no empty lines.
-    ends:     offset of each document's end in `text`.
-    replaced: number of U+FFFD in each document: bytes that were not UTF-8.
+    Their text has one paragraph or sentence per line, single spaces and no empty lines. Returns
+    also the number of U+FFFD in each document: bytes that were not UTF-8.
     """
-
-    text: Bytes
-    ends: Offsets
-    replaced: Offsets
-
-
-def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = False) -> CleanBlock:
-    """Clean the documents of `block`; none is dropped, but some may become empty."""
     kernel, size = cleaning_library(), _NOT_UTF8
     text, ends = np.ascontiguousarray(block.text), np.ascontiguousarray(block.ends, dtype=np.int64)
     plain, moved, replaced = np.empty_like(text), np.empty_like(ends), np.empty_like(ends)
@@ -79,13 +70,14 @@ def clean(block: DocumentBlock, *, line_break: LineBreak, from_html: bool = Fals
     if from_html:
         text, ends = _without_html(text, ends)
     if kernel is None or line_break == "detect":
-        return CleanBlock(*_collapse(text, ends, line_break), replaced)
+        text, ends = _collapse(text, ends, line_break)
+        return DocumentBlock(text, ends, block.positions), replaced
     text, ends = np.ascontiguousarray(text), np.ascontiguousarray(ends, dtype=np.int64)
     collapsed, moved = np.empty_like(text), np.empty_like(ends)
     size = kernel.clean_white_space(
         *(pointer(text), len(text), pointer(ends), len(ends)), pointer(collapsed), pointer(moved)
     )
-    return CleanBlock(collapsed[:size], moved, replaced)
+    return DocumentBlock(collapsed[:size], moved, block.positions), replaced
 
 
 @cache

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from cloze.artifacts.arrays import Mask, Offsets
 from cloze.pipeline.config.settings import CleaningConfig
-from cloze.pipeline.text.cleaning import LINE_FEED, SPACE, CleanBlock
+from cloze.pipeline.readers.documents import DocumentBlock
+from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
 
 Reasons = npt.NDArray[np.uint8]
 
@@ -64,7 +65,7 @@ class Reason(IntEnum):
 class TextMeasures:
     """Per-document counts over a block: arrays of shape (D,), computed on first use."""
 
-    def __init__(self, block: CleanBlock) -> None:
+    def __init__(self, block: DocumentBlock) -> None:
         self._text, self._ends = block.text, block.ends
 
     @cached_property
@@ -195,16 +196,16 @@ RULES: tuple[Rule, ...] = (
 """In the order in which they are applied."""
 
 
-def filter_documents(block: CleanBlock, cleaning: CleaningConfig) -> Reasons:
+def filter_documents(block: DocumentBlock, replaced: Offsets, cleaning: CleaningConfig) -> Reasons:
     """The first reason to drop each document of `block`, or `KEPT`."""
     counts = TextMeasures(block)
     empty = np.diff(block.ends, prepend=0) == 0
     reasons = np.where(empty, Reason.EMPTY, Reason.KEPT).astype(np.uint8)
     broken: list[tuple[Reason, Mask]] = []
-    if block.replaced.any():
+    if replaced.any():
         share = cleaning.max_replacement_share
         limit = share * np.maximum(counts.characters, 1)
-        broken.append((Reason.NOT_TEXT, block.replaced > limit))
+        broken.append((Reason.NOT_TEXT, replaced > limit))
     for reason, setting, breaks in RULES:
         if limit := getattr(cleaning, setting):
             broken.append((reason, breaks(counts, limit)))

@@ -137,11 +137,11 @@ def read_texts(
         block, files_D = _joined(group)
         if source.html:
             block = without_tags(block)
-        cleaned = clean(block, line_break=line_break, from_html=from_html)
+        cleaned, replaced = clean(block, line_break=line_break, from_html=from_html)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if line_break != "sentence":
             text, ends_D, glued = split_sentences(text, ends_D, corpus.abbreviations)
-        reasons_D = filter_documents(cleaned, cleaning)
+        reasons_D = filter_documents(cleaned, replaced, cleaning)
         reasons_D[list(block.broken)] = Reason.BAD_RECORD
         view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
         digests = bytearray()
@@ -156,7 +156,7 @@ def read_texts(
             reasons_D=reasons_D,
             files_D=files_D,
             positions_D=block.positions,
-            damaged_D=cleaned.replaced > 0,
+            damaged_D=replaced > 0,
             converted_D=np.isin(files_D, list(converted)),
             source=shard.source,
             glued=glued,

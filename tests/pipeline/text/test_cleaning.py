@@ -67,7 +67,7 @@ def plain_clean(raw: bytes, line_break: LineBreak) -> str:
 
 def cleaned(documents: list[bytes], line_break: LineBreak, *, from_html: bool = False) -> list[str]:
     (block,) = pack(enumerate(documents))
-    result = clean(block, line_break=line_break, from_html=from_html)
+    result, _ = clean(block, line_break=line_break, from_html=from_html)
     assert len(result.ends) == len(documents)
     raw = result.text.tobytes()
     starts = [0, *result.ends[:-1].tolist()]
@@ -121,7 +121,7 @@ def test_odd_characters(raw: bytes, expected: str) -> None:
 
 def test_invalid_bytes_are_counted_by_document() -> None:
     (block,) = pack(enumerate([b"fine", b"\xffbad\xff", "\ufffd".encode(), b"fine"]))
-    assert clean(block, line_break="paragraph").replaced.tolist() == [0, 2, 1, 0]
+    assert clean(block, line_break="paragraph")[1].tolist() == [0, 2, 1, 0]
 
 
 def test_a_character_cut_by_a_document_end_is_invalid_in_both() -> None:
@@ -203,6 +203,6 @@ def test_cleaning_twice_changes_nothing() -> None:
 
 def test_empty_blocks_are_possible() -> None:
     (block,) = pack([(0, b"")])
-    result = clean(block, line_break="detect")
+    result, _ = clean(block, line_break="detect")
     assert len(result.text) == 0
     assert result.ends.dtype == np.int64

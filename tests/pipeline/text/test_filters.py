@@ -15,7 +15,7 @@ PROSE = "A few plain words of prose.\nAnd a second line of it."
 def reasons(*documents: bytes | str, **options: float) -> list[str]:
     raw = [text.encode() if isinstance(text, str) else text for text in documents]
     (block,) = pack(enumerate(raw))
-    found = filter_documents(clean(block, line_break="paragraph"), CleaningConfig(**options))
+    found = filter_documents(*clean(block, line_break="paragraph"), CleaningConfig(**options))
     assert found.dtype == np.uint8
     return [Reason(reason).name.lower() for reason in found]
 
