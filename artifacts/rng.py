@@ -11,11 +11,12 @@ the k-th output of SplitMix64 started at s (Steele, Lea, Flood 2014).
 
 import hashlib
 import json
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-# D documents, N streams
+# D documents, N streams, M predicted tokens
 UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
 
@@ -124,3 +125,46 @@ def coin_flips(streams: UInt64s, flips: Int64s) -> Int64s:
 def _heads(words: UInt64s, bits: Int64s) -> Int64s:
     used = np.where(bits > 0, words >> (64 - bits).astype(np.uint64), np.uint64(0))
     return np.bitwise_count(used).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What random bits make of a predicted token: [MASK], any word-piece, itself (paper, 3.1)."""
+
+    mask_id: int
+    """Id of [MASK]."""
+
+    vocabulary_size: int
+    """Random word-pieces are drawn from [0, vocabulary_size)."""
+
+    mask_share: float
+    """Share replaced by [MASK] (paper: 0.8)."""
+
+    random_share: float
+    """Share replaced by a random word-piece (paper: 0.1); the rest stays."""
+
+    def __call__(
+        self,
+        ids_M: NDArray[np.integer],
+        fates_M: UInt64s,
+        words_M: NDArray[np.integer] | None = None,
+        *,
+        bits: int,
+    ) -> tuple[NDArray[np.integer], NDArray[np.bool_], NDArray[np.bool_]]:
+        """The new ids; which of them are [MASK], and which are random.
+
+        fates_M: `bits` random bits each, which decide. words_M: random word-pieces; None: derived
+        from the fates, which are uniform again within their share.
+        """
+        until_mask = round(self.mask_share * 2**bits)
+        until_random = round((self.mask_share + self.random_share) * 2**bits)
+        masked_M = fates_M < np.uint64(until_mask)
+        random_M = ~masked_M & (fates_M < np.uint64(until_random))
+        new_M = np.where(masked_M, ids_M.dtype.type(self.mask_id), ids_M)
+        random = np.flatnonzero(random_M)
+        if words_M is None:
+            within = (fates_M[random] - np.uint64(until_mask)) * np.uint64(self.vocabulary_size)
+            new_M[random] = within // np.uint64(max(until_random - until_mask, 1))
+        else:
+            new_M[random] = words_M[random]
+        return new_M, masked_M, random_M

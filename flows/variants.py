@@ -1,24 +1,20 @@
 """Variants of a run, for several pre-training seeds and hyperparameter sweeps.
 
 In:  a run's configuration, seeds, and sweeps as `key=value,value`.
-Out: one `Variant` for each combination of values, with a run for each seed on the same data;
-     their figures, as means over the seeds.
+Out: one `Variant` for each combination of values, with a run for each seed on the same data.
 """
 
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from cloze.artifacts.config import assign, parse
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.results import SeedScores
 from cloze.flows.config import RunConfig
-from cloze.flows.report.figures import ERROR, figures, read_summary
-from cloze.flows.workspace import Workspace
 
 Settings = dict[str, JsonValue]
 """Values by dotted configuration key."""
@@ -65,26 +61,6 @@ def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> 
             "values that differ in letters or digits"
         )
     return found
-
-
-def mean_figures(variant: Variant, space: Workspace) -> dict[str, SeedScores]:
-    """The figures of a variant's finished runs by name, with the values of its seeds."""
-    summaries = (read_summary(space, run.name) for run in variant.runs)
-    return over_seeds(
-        (name, value)
-        for summary in summaries
-        if summary
-        for name, value in figures(summary, roles=("pretrained",)).items()
-        if not name.endswith(ERROR)
-    )
-
-
-def over_seeds(found: Iterable[tuple[str, float]]) -> dict[str, SeedScores]:
-    """The scores of each figure over the runs that have it, from (name, value) of every run."""
-    values: dict[str, list[float]] = {}
-    for name, value in found:
-        values.setdefault(name, []).append(value)
-    return {name: SeedScores.of(seeds) for name, seeds in values.items()}
 
 
 def changed(run: RunConfig, name: str, places: Settings, *, source: str) -> RunConfig:

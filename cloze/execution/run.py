@@ -27,8 +27,8 @@ from cloze.flows.external_inputs import Digests
 from cloze.flows.locks import locked
 from cloze.flows.plan import Plan
 from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file
-from cloze.flows.report.figures import read_summary, terminal_lines
-from cloze.flows.variants import Variant, mean_figures, variants
+from cloze.flows.report.figures import mean_figures, read_summary, terminal_lines
+from cloze.flows.variants import Variant, variants
 from cloze.flows.workspace import RunRecord, Workspace, writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
 
@@ -122,7 +122,7 @@ def tracked_by_prefect(space: Workspace, *, run: str) -> Iterator[None]:
 
 def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Answer:
     """The variants' figures, one column each."""
-    found = [mean_figures(variant, space) for variant in chosen]
+    found = [mean_figures((run.name for run in variant.runs), space) for variant in chosen]
     titles = [variant.title or variant.runs[0].name for variant in chosen]
     seeds = [str(len(variant.runs)) for variant in chosen]
     rows = [["", *titles], ["seeds", *seeds]]

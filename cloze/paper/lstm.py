@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import PackedBatch
-from cloze.model.encoder.lstm import run_lstm
+from cloze.model.encoder.bilstm import run_lstm
 from cloze.model.encoder.operations.dropout import Noise, dropout
 
 # T tokens of all sequences, H width

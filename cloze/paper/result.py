@@ -20,12 +20,11 @@ from cloze.artifacts.significance import gap, holm, is_real
 from cloze.artifacts.summary import Summary
 from cloze.flows.config import RunConfig
 from cloze.flows.report.charts import Line, LineChart, small_chart
-from cloze.flows.report.figures import read_summary
+from cloze.flows.report.figures import over_seeds, read_summary
 from cloze.flows.report.page import fill
 from cloze.flows.report.plots import heldout_course
 from cloze.flows.report.units import MINUS, nats, short, signed
 from cloze.flows.report.wording import metric_name, split_name, task_name
-from cloze.flows.variants import over_seeds
 from cloze.flows.workspace import Workspace
 from cloze.paper.rows import LADDERS, REFERENCE, Row, Table
 

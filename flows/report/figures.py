@@ -4,9 +4,12 @@ In:  the `summary.json` of a run.
 Out: `{"package mlm_loss": 3.02, "tagging f1": 0.71, …}`; at most seven lines for a terminal.
 """
 
+from collections.abc import Iterable
+
 from pydantic import ValidationError
 
 from cloze.artifacts import filesystem
+from cloze.artifacts.results import SeedScores
 from cloze.artifacts.summary import Summary
 from cloze.flows.report import wording
 from cloze.flows.report.units import duration, memory, nats, percent
@@ -88,3 +91,23 @@ def terminal_lines(summary: Summary) -> list[str]:
         facts.append(("cost", duration(seconds) + (f", peak {memory(peak)}" if peak else "")))
     lines = [f"  {name:<{NAME_WIDTH}} {fact}" for name, fact in facts]
     return [summary.title, *lines][:MOST_LINES]
+
+
+def mean_figures(runs: Iterable[str], space: Workspace) -> dict[str, SeedScores]:
+    """The figures of finished runs by name, with the value of every run."""
+    summaries = (read_summary(space, run) for run in runs)
+    return over_seeds(
+        (name, value)
+        for summary in summaries
+        if summary
+        for name, value in figures(summary, roles=("pretrained",)).items()
+        if not name.endswith(ERROR)
+    )
+
+
+def over_seeds(found: Iterable[tuple[str, float]]) -> dict[str, SeedScores]:
+    """The scores of each figure over the runs that have it, from (name, value) of every run."""
+    values: dict[str, list[float]] = {}
+    for name, value in found:
+        values.setdefault(name, []).append(value)
+    return {name: SeedScores.of(seeds) for name, seeds in values.items()}

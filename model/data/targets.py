@@ -21,8 +21,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.masking import Replacement
-from cloze.artifacts.rng import address, draw
+from cloze.artifacts.rng import Replacement, address, draw
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import PretrainStage

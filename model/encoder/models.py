@@ -32,9 +32,9 @@ from cloze.artifacts.errors import UsageError
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
 from cloze.model.encoder.bert import Layer
+from cloze.model.encoder.bilstm import BiLSTM
 from cloze.model.encoder.embeddings import Embeddings
 from cloze.model.encoder.losses import PretrainingSums, hits, masked_lm_loss
-from cloze.model.encoder.lstm import BiLSTM
 from cloze.model.encoder.modern import ModernLayer, PredictionHead
 from cloze.model.encoder.operations.activation import APPROXIMATION
 from cloze.model.encoder.operations.attention import BACKENDS, backend_name, layer_attention

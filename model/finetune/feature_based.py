@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cloze.model.config import FeatureConfig
 from cloze.model.data.batch import on, ragged_indices
-from cloze.model.encoder.lstm import BiLSTM
+from cloze.model.encoder.bilstm import BiLSTM
 from cloze.model.encoder.models import HEAD_DROPOUT, Encoder
 from cloze.model.encoder.operations.dropout import dropout, noise_from
 from cloze.model.tasks.base import Problem

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloze.artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets
-from cloze.artifacts.masking import Replacement
-from cloze.artifacts.rng import below, draw, high_half, low_half
+from cloze.artifacts.rng import Replacement, below, draw, high_half, low_half
 from cloze.pipeline.config.settings import MaskingConfig
 
 # N examples, M masked tokens of all examples, K most masked tokens in one example, T text tokens of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.masking import Replacement
+from cloze.artifacts.rng import Replacement
 from cloze.artifacts.store import Artifact
 from cloze.model.config import EncoderConfig, PhaseConfig
 from cloze.model.data.batch import empty_micro_batch

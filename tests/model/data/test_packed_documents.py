@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cloze.artifacts.masking import Replacement
+from cloze.artifacts.rng import Replacement
 from cloze.artifacts.store import Artifact
 from cloze.model.config import EncoderConfig, PhaseConfig
 from cloze.model.data.batch import Example, pack_sequences
