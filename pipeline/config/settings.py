@@ -371,7 +371,7 @@ class DedupStage(StageConfig):
 
     stage: ClassVar[str] = "dedup"
     program: ClassVar[str] = "cloze.pipeline.dedup"
-    format_version: ClassVar[int] = 4
+    format_version: ClassVar[int] = 5
 
     seed: int
     """The run's seed: it selects the held-out documents, which are kept in preference to others."""
