@@ -135,7 +135,8 @@ def collect_encoder(
         return None
     sizes = tuple(config[name] for name in SIZE_NAMES)
     presets = PRESETS
-    if "family" in config or "local_attention" in config:  # only written for ModernBERT
+    # config.json of a given encoder has its class's fields, a stage's table has ours
+    if config.get("family", "modern" if "local_attention" in config else "bert") == "modern":
         presets = {f"ModernBERT-{name}": known for name, known in MODERN_PRESETS.items()}
     return EncoderFacts(
         layers=config["num_hidden_layers"],

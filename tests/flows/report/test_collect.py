@@ -1,7 +1,6 @@
 """Collecting the summary from artifacts."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from cloze.flows.report import wording as words
 from cloze.flows.report.__main__ import make_report
 from cloze.flows.report.collect import (
     collect,
-    entropy,
     length_at,
     powers_of_two,
     rank_frequency,
@@ -172,12 +170,6 @@ def test_lines_are_read_from_the_summary_of_a_run(tmp_path: Path) -> None:
     assert terminal_lines(found)[0] == "A small encoder"
     assert read_summary(space, "nowhere") is None
     assert read_summary(space, "other") is None
-
-
-def test_entropy_is_that_of_the_shares() -> None:
-    assert entropy([5, 5]) == pytest.approx(math.log(2))
-    assert entropy([7, 0]) == 0.0
-    assert entropy([0, 0]) is None
 
 
 def test_bins_without_counts_at_both_ends_are_left_out() -> None:
