@@ -9,8 +9,9 @@ Out: for `run`, the run's record, or for people the headline figures and the pat
 
 import os
 import shlex
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Annotated
 
@@ -26,7 +27,8 @@ from cloze.flows.expected import ExpectedTime
 from cloze.flows.external_inputs import Digests
 from cloze.flows.locks import locked
 from cloze.flows.plan import Plan
-from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file
+from cloze.flows.prefect.head_start import HeadStart
+from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file, starting_server
 from cloze.flows.report.figures import mean_figures, read_summary, terminal_lines
 from cloze.flows.variants import Variant, variants
 from cloze.flows.workspace import RunRecord, Workspace, writable_workspace
@@ -62,7 +64,10 @@ def run(
         plans = [checked_plan(one, machine, digests=digests) for one in runs]
         if machine.jobs.launcher == "local":
             _announce(plans[0].expected())
-        records = [execute(plan) for plan in plans] if without_prefect else _run_with_prefect(plans)
+        if without_prefect or not _is_shown(plans):
+            records = [execute(plan) for plan in plans]
+        else:
+            records = _run_with_prefect(plans)
     if seeds or sweep:
         return _table(chosen, space, as_json=target.json)
     (record,) = records
@@ -93,15 +98,54 @@ def _announce(expected: Sequence[ExpectedTime]) -> None:
         )
 
 
-def _run_with_prefect(plans: Sequence[Plan]) -> list[RunRecord]:
-    try:
-        with tracked_by_prefect(plans[0].space, run=plans[0].run.name):
-            from cloze.flows.prefect.flows import execute_as_flow
+def _is_shown(plans: Sequence[Plan]) -> bool:
+    """Whether Prefect should hear of it: no server is started where nothing is to be made."""
+    to_run = any(step.action == "run" for plan in plans for step in plan.steps)
+    return to_run or bool(os.environ.get("PREFECT_API_URL"))
 
-            return [execute_as_flow(plan) for plan in plans]
+
+def _run_with_prefect(plans: Sequence[Plan]) -> list[RunRecord]:
+    """The first stages run while Prefect is imported and its server starts."""
+    first, *others = plans
+    try:
+        with (
+            starting_server(first.space, run=first.run.name) as server,
+            _importing_prefect() as importing,
+        ):
+            with HeadStart(first) as begun:
+                if server.ready():  # somebody may be watching it
+                    importing.join()
+                begun.run_until(lambda: server.ready() and not importing.is_alive())
+                server.wait()
+                importing.join()
+                from cloze.flows.prefect.flows import execute_as_flow, reporting_to
+
+                with reporting_to(server.url):
+                    record = execute_as_flow(first, begun)
+            with reporting_to(server.url):
+                return [record, *(execute_as_flow(plan) for plan in others)]
     except ServerLost as error:
         say(f"warning: {error}: continuing without it")
         return [execute(plan) for plan in plans]  # reuses the stages that have finished
+
+
+@contextmanager
+def _importing_prefect() -> Iterator[threading.Thread]:
+    """Import Prefect and the flows in a thread, which has ended on exit.
+
+    Prefect reads its settings on import, so the server's address must be known.
+    """
+
+    def importing() -> None:
+        with suppress(ImportError):  # raised again by whoever needs it
+            import_module("cloze.flows.prefect.flows")
+
+    thread = threading.Thread(target=importing)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()
 
 
 @contextmanager
@@ -158,7 +202,7 @@ def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -
     elsewhere = bool(os.environ.get("PREFECT_API_URL"))
     with prefect_server(space, run=run.name, port=port) as url:
         # imported here because Prefect reads its settings on import
-        from cloze.flows.prefect.flows import serve_flows
+        from cloze.flows.prefect.serving import serve_flows
 
         def say_ready() -> None:
             page, flow = url.removesuffix("/api"), f"end-to-end/{run.name}"

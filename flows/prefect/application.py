@@ -11,7 +11,10 @@ resolves to 127.0.0.1 (DNS rebinding).
 
 import os
 import secrets
-from typing import Annotated
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
@@ -21,6 +24,7 @@ from prefect.server.api import server
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from cloze.artifacts import filesystem
+from cloze.flows.prefect import database
 from cloze.flows.prefect.server import SHOWN_WORKSPACE
 from cloze.flows.workspace import PAGE_NAME, Workspace, list_runs
 
@@ -36,8 +40,27 @@ def create_app() -> FastAPI:
     if os.environ.get(SHOWN_WORKSPACE):
         # inserted first, since Prefect's UI matches every path
         app.router.routes.insert(0, APIRoute("/reports/{run}", report))
+    if os.environ.get(database.TO_KEEP):
+        app.router.lifespan_context = _keeping_the_database(app.router.lifespan_context)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     return app
+
+
+def _keeping_the_database(
+    start: Callable[[FastAPI], AbstractAsyncContextManager[Any]],
+) -> Callable[[FastAPI], AbstractAsyncContextManager[Any]]:
+    """The same `start`, after which the database, migrated and still empty, becomes the template.
+
+    The next server with a new database copies it.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+        async with start(app) as state:
+            database.keep(Path(os.environ["PREFECT_HOME"]), Path(os.environ[database.TO_KEEP]))
+            yield state
+
+    return lifespan
 
 
 def report(

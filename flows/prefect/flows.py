@@ -10,14 +10,12 @@ directly, never submitted, so that cancellation reaches them immediately. Reuse 
 own store, and Prefect's caching is off.
 """
 
-import asyncio
 import json
 import logging
 import os
-import pkgutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, ParamSpec, TypeVar, cast
 from uuid import UUID
 
@@ -31,21 +29,18 @@ from prefect.artifacts import (
 )
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
-from prefect.deployments.runner import RunnerDeployment
 from prefect.events.worker import EventsWorker
-from prefect.exceptions import TerminationSignal
-from prefect.logging.handlers import APILogWorker
-from prefect.runner import Runner
+from prefect.logging.handlers import APILogHandler, APILogWorker
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.types.entrypoint import EntrypointType
 from pydantic import BeforeValidator, JsonValue
 
 from cloze.artifacts.progress import say
 from cloze.flows.config import THIS_MACHINE, MachineConfig, RunConfig
-from cloze.flows.events import add_handler, remove_handler, share_done
+from cloze.flows.events import RUN, add_handler, remove_handler, share_done
 from cloze.flows.executor import Executor
 from cloze.flows.job import is_worth_retrying
 from cloze.flows.plan import Plan
+from cloze.flows.prefect.head_start import HeadStart
 from cloze.flows.prefect.server import SHOWN_WORKSPACE, ServerLost
 from cloze.flows.report.figures import ERROR, Figures, figures, read_summary
 from cloze.flows.stages import PREPARE
@@ -146,53 +141,11 @@ def evaluate(run: Run, machine: Machine = THIS_MACHINE) -> Record:
     return tracked(Plan(run, machine, wanted=("evaluate",)))
 
 
-FLOWS = (
-    *(f"{__name__}:{name}" for name in ("end_to_end", "prepare", "pretrain", "finetune")),
-    f"{__name__}:evaluate",
-    "cloze.paper.flow:run_rows",
-)
-"""The flows that are served: `module:name`."""
-
-
-class GentleRunner(Runner):
-    """Ends on SIGTERM as on Ctrl-C; Prefect's own handler does not await the shutdown."""
-
-    def handle_sigterm(self, *args: object, **kwargs: object) -> None:
-        """Signal handler."""
-        raise KeyboardInterrupt
-
-
-def deployments(parameters: Mapping[str, object], *, name: str) -> list[RunnerDeployment]:
-    """Every flow as a deployment called `FLOW/name`."""
-    return [
-        RunnerDeployment.from_flow(
-            flow, name=name, parameters=dict(parameters), entrypoint_type=EntrypointType.MODULE_PATH
-        )
-        for flow in map(pkgutil.resolve_name, FLOWS)
-    ]
-
-
-def serve_flows(
-    parameters: Mapping[str, object], *, name: str, on_ready: Callable[[], None] = lambda: None
-) -> None:
-    """Execute triggered flow runs one at a time, since they would compete for this machine's cores.
-
-    `on_ready` is called once the deployments are registered. Returns on Ctrl-C or SIGTERM.
-    """
-    os.environ[SERVING] = "1"
-    os.environ[SERVED] = json.dumps(parameters)
-    runner = GentleRunner(limit=1)
-    for deployment in deployments(parameters, name=name):
-        runner.add_deployment(deployment)
-    on_ready()
-    with suppress(KeyboardInterrupt, TerminationSignal):
-        asyncio.run(runner.start())
-
-
-def execute_as_flow(plan: Plan) -> RunRecord:
+def execute_as_flow(plan: Plan, begun: HeadStart | None = None) -> RunRecord:
     """Execute a plan that exists already, as the flow `end-to-end` with the same parameters.
 
-    They are for the server's page: nothing is parsed or planned again.
+    They are for the server's page: nothing is parsed or planned again. `begun` has already run some
+    of its stages.
     """
 
     @flow(
@@ -202,20 +155,21 @@ def execute_as_flow(plan: Plan) -> RunRecord:
         validate_parameters=False,
     )
     def planned(run: RunConfig, machine: MachineConfig) -> Record:
-        return tracked(plan)
+        return tracked(plan, begun)
 
     return RunRecord.model_validate(planned(plan.run, plan.machine))
 
 
-def tracked(plan: Plan) -> Record:
+def tracked(plan: Plan, begun: HeadStart | None = None) -> Record:
     """The body of every flow: runs each stage as a task, and returns the run's record as JSON."""
-    plan.check()
+    if begun is None:
+        plan.check()
     run, jobs = plan.run, plan.machine.jobs
     ensure = ensure_stage.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
-    executor = Executor(plan)
-    with progress_bars(run.name), executor.running():
+    executor = begun.executor if begun else Executor(plan)
+    with progress_bars(run.name), begun.rest() if begun else executor.running():
         for stage in plan.stages:
-            ensure(stage, executor)
+            ensure(stage, executor, begun)
     record = executor.record
     create_table_artifact(
         stage_rows(record),
@@ -254,9 +208,11 @@ def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> b
     persist_result=False,
     retry_condition_fn=was_killed,
 )
-def ensure_stage(stage: str, executor: Executor) -> None:
-    """Reuse or make the artifact of one stage."""
-    executor.ensure(stage)
+def ensure_stage(stage: str, executor: Executor, begun: HeadStart | None) -> None:
+    """Reuse or make the artifact of one stage, unless it was made before Prefect was ready."""
+    prefects = [one for one in RUN.handlers if isinstance(one, (APILogHandler, ProgressBars))]
+    if not (begun and begun.replay(stage, prefects)):
+        executor.ensure(stage)
 
 
 @contextmanager

@@ -22,15 +22,18 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from cloze.artifacts.errors import ClozeError, DiskFull, UsageError
 from cloze.artifacts.progress import say
-from cloze.flows.launchers.local import LocalLauncher
+from cloze.artifacts.runtime.processes import descendants
+from cloze.flows.launchers.local import LocalJob, LocalLauncher
 from cloze.flows.locks import leased
+from cloze.flows.prefect import database
 from cloze.flows.workspace import Workspace
 
 
@@ -42,7 +45,7 @@ ANSWER_SECONDS = 5.0
 """Time within which a server named by PREFECT_API_URL has to answer."""
 
 START_SECONDS = 120.0
-"""Starting takes 10 s with a new database, 3 s with an existing one, and longer when busy."""
+"""Starting takes 10 s with the first database on a machine, 3 s with others, longer when busy."""
 
 STARTS = 3
 """Maximum number of starts, if the server is killed while starting."""
@@ -65,8 +68,14 @@ QUIET = {
 }
 """No telemetry, our events in the server's logs, and no output of Prefect's own."""
 
-TEMPORARY = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
-"""Prefect's own settings for a temporary server (prefect/server/api/server.py)."""
+TEMPORARY = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",
+    "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+}
+"""Prefect's own settings for a temporary server (prefect/server/api/server.py). It registers no
+block types, for which it would import every collection that is installed; `cloze serve` does."""
 
 SERVER = (
     *("uvicorn", "--factory", "cloze.flows.prefect.application:create_app"),
@@ -95,17 +104,28 @@ def prefect_server(
     port: int = 0,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[str]:
-    """Provide a server for `run` to report to; yields its API's URL.
+    """Provide a server for `run` to report to; yields its API's URL once it answers.
 
-    With a `port`, it has the UI and all services; without one, it only records events. `meanwhile`
-    is called while it starts, for example to import Prefect. Raises `ServerLost` if PREFECT_API_URL
-    names a server that does not answer.
+    The same as `starting_server`; `meanwhile` is called while it starts, for example to import
+    Prefect.
+    """
+    with starting_server(workspace, run=run, port=port) as server:
+        meanwhile()
+        server.wait()
+        yield server.url
+
+
+@contextmanager
+def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterator[Server]":
+    """Start a server for `run` to report to, without waiting for it.
+
+    With a `port`, it has the UI and all services; without one, it only records events. Raises
+    `ServerLost` if PREFECT_API_URL names a server that does not answer.
     """
     quiet_environment()
     if os.environ.get("PREFECT_API_URL"):
         _require_answer(os.environ["PREFECT_API_URL"])
-        meanwhile()
-        yield os.environ["PREFECT_API_URL"]
+        yield Server(os.environ["PREFECT_API_URL"])
         return
     home = workspace.local / "prefect"
     job = home / (f"server-{port}" if port else f"run-{run}")
@@ -124,19 +144,83 @@ def prefect_server(
         "PREFECT_SERVER_API_AUTH_STRING": secret,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": pages if port else "",
     }
-    launcher = LocalLauncher(grace=STOP_SECONDS, environment=environment)
     os.environ.update(NEAR, PREFECT_HOME=str(home), **ours)
-    try:
-        # one at a time, since each migrates the shared database when it starts
-        with leased(workspace.local, "prefect", run=run, waiting=lambda holder: None):
+    if not (home / database.NAME).exists():
+        _require_room(home)
+    migrated = database.provide(home)
+    if not (home / database.NAME).exists():
+        environment[database.TO_KEEP] = str(database.template())
+    launcher = LocalLauncher(grace=STOP_SECONDS, environment=environment)
+    with ExitStack() as lease:
+        if not migrated:  # one at a time, since each migrates the shared database when it starts
+            waiting = leased(workspace.local, "prefect", run=run, waiting=lambda holder: None)
+            lease.enter_context(waiting)
+        try:
             launcher.start(argv, job=job)
-            meanwhile()
-            _wait_until_healthy(ours["PREFECT_API_URL"], argv, launcher=launcher, job=job)
-        yield ours["PREFECT_API_URL"]
-    finally:
-        launcher.cancel(job)
-        for name in ours:
-            del os.environ[name]
+            _wait_for_program(job)
+            yield Server(ours["PREFECT_API_URL"], Start(argv, launcher, job, lease))
+        finally:
+            launcher.cancel(job)
+            for name in ours:
+                del os.environ[name]
+
+
+@dataclass
+class Start:
+    """The start of a server of our own."""
+
+    argv: Sequence[str]
+    launcher: LocalLauncher
+    job: Path
+    lease: ExitStack
+    """Released once the server answers."""
+    number: int = 1
+    deadline: float = field(default_factory=lambda: time.monotonic() + START_SECONDS)
+
+    def check(self) -> None:
+        """Start the server again if it was killed; raises if it cannot be started."""
+        code = self.launcher.poll(self.job)
+        if code is not None and code < 0:
+            if self.number == STARTS:
+                raise ClozeError(f"the Prefect server was killed {STARTS} times while it started")
+            say("warning: the Prefect server was killed while it started; starting it again")
+            self.launcher.start(self.argv, job=self.job)
+            self.number, self.deadline = self.number + 1, time.monotonic() + START_SECONDS
+        elif code is not None or time.monotonic() > self.deadline:
+            _require_room(self.job)
+            raise ClozeError(
+                f"the Prefect server did not start (exit code {code}); see {self.job / 'log'}"
+            )
+
+
+class Server:
+    """A Prefect server, which may still be starting."""
+
+    def __init__(self, url: str, start: Start | None = None) -> None:
+        self.url = url
+        """Of its API."""
+        self._start = start
+
+    def ready(self) -> bool:
+        """Whether it answers; starts it again if it was killed before it did."""
+        start = self._start
+        if start is None:
+            return True
+        with (
+            suppress(URLError, ConnectionError, TimeoutError, HTTPException),
+            urllib.request.urlopen(f"{self.url}/health", timeout=5.0) as answer,
+        ):
+            if answer.status == 200:
+                start.lease.close()
+                self._start = None
+                return True
+        start.check()
+        return False
+
+    def wait(self) -> None:
+        """Return once it answers."""
+        while not self.ready():
+            time.sleep(0.1)
 
 
 def secret_file(workspace: Workspace) -> Path:
@@ -169,36 +253,24 @@ def _require_answer(url: str) -> None:
         raise ServerLost(f"PREFECT_API_URL {url}: no answer ({reason})") from None
 
 
-def _wait_until_healthy(
-    url: str, argv: Sequence[str], *, launcher: LocalLauncher, job: Path
-) -> None:
-    """Wait until the server answers, and restart it if it is killed meanwhile."""
-    started, deadline = 1, time.monotonic() + START_SECONDS
-    while True:
-        with (
-            suppress(URLError, ConnectionError, TimeoutError, HTTPException),
-            urllib.request.urlopen(f"{url}/health", timeout=5.0) as answer,
-        ):
-            if answer.status == 200:
-                return
-        code = launcher.poll(job)
-        if code is not None and code < 0:
-            if started == STARTS:
-                raise ClozeError(f"the Prefect server was killed {STARTS} times while it started")
-            say("warning: the Prefect server was killed while it started; starting it again")
-            launcher.start(argv, job=job)
-            started, deadline = started + 1, time.monotonic() + START_SECONDS
-        elif code is not None or time.monotonic() > deadline:
-            free = shutil.disk_usage(job).free
-            if free < DATABASE_BYTES:
-                raise DiskFull(
-                    f"{job.parent}: no space for the Prefect server's database ({free / 1e6:.0f} "
-                    "MB free); free some and repeat the command, or add --without-prefect"
-                )
-            raise ClozeError(
-                f"the Prefect server did not start (exit code {code}); see {job / 'log'}"
-            )
-        time.sleep(0.1)
+def _wait_for_program(job: Path) -> None:
+    """Return once the server's program runs, so that no job takes it for one of its own."""
+    started, deadline = LocalJob.read(job), time.monotonic() + ANSWER_SECONDS
+    while started and started.supervisor.alive and time.monotonic() < deadline:
+        if descendants(started.supervisor.pid):
+            return
+        time.sleep(0.02)
+
+
+def _require_room(folder: Path) -> None:
+    """Raise `DiskFull` if a new database does not fit into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < DATABASE_BYTES:
+        raise DiskFull(
+            f"{folder}: no space for the Prefect server's database ({free / 1e6:.0f} "
+            "MB free); free some and repeat the command, or add --without-prefect"
+        )
 
 
 def _bindable(port: int) -> int:

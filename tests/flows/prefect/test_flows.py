@@ -27,7 +27,6 @@ from cloze.flows.prefect.flows import (
     SERVING,
     ProgressBars,
     artifact_key,
-    deployments,
     end_to_end,
     evaluate,
     execute_as_flow,
@@ -39,6 +38,7 @@ from cloze.flows.prefect.flows import (
     stage_rows,
 )
 from cloze.flows.prefect.server import ServerLost, prefect_server
+from cloze.flows.prefect.serving import deployments
 from cloze.flows.workspace import RunRecord, StageRecord, writable_workspace
 from cloze.model.config import TrainingMachine
 from tests.waiting import PATIENCE, wait_for

@@ -1,0 +1,95 @@
+"""A migrated database for a workspace's Prefect server, made once on a machine.
+
+In:  PREFECT_HOME of a workspace; the first database that a server here has migrated.
+Out: `prefect.db` there, ready to use: a copy of the template in this user's cache, whose name has
+     the version of Prefect.
+
+Hundreds of migrations of an empty database take longer than everything else a server does when it
+starts. A template that is missing or damaged is made again by the next server with a new database.
+"""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing, suppress
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import quote
+
+from cloze.artifacts.digests import cache_directory
+from cloze.artifacts.progress import say
+
+NAME = "prefect.db"
+"""Prefect's name for the database in PREFECT_HOME."""
+
+TO_KEEP = "CLOZE_KEEP_DATABASE"
+"""Environment variable of a server that starts with no database: the template to make from it."""
+
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def template() -> Path:
+    """The file of the template for the installed version of Prefect."""
+    return cache_directory("prefect") / f"{metadata.version('prefect')}.db"
+
+
+def provide(home: Path) -> bool:
+    """Put a database into `home`, unless it has one; returns whether it is already migrated.
+
+    A database that SQLite cannot read is set aside: the artifacts do not depend on it.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / NAME
+    if _damaged(file):
+        say(f"warning: {file} is damaged; kept as {file.name}.damaged, and a new one made")
+        file.replace(file.with_name(f"{NAME}.damaged"))
+        for companion in ("-wal", "-shm"):
+            file.with_name(NAME + companion).unlink(missing_ok=True)
+    migrated = _revision(template())
+    if migrated and not file.exists():
+        with tempfile.NamedTemporaryFile(dir=home) as copied, suppress(OSError):
+            shutil.copyfile(template(), copied.name)
+            os.link(copied.name, file)  # unless another run has just done so
+    return bool(migrated) and _revision(file) == migrated
+
+
+def keep(home: Path, file: Path) -> None:
+    """Make the template `file` from the database in `home`, which has just been migrated."""
+    with suppress(OSError, sqlite3.Error):  # the next server tries again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            copied = os.path.join(folder, NAME)
+            with closing(_opened(home / NAME)) as source, closing(sqlite3.connect(copied)) as copy:
+                source.backup(copy)
+            os.replace(copied, file)
+
+
+def _opened(file: Path) -> sqlite3.Connection:
+    """The database in `file`, to be read only."""
+    return sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)
+
+
+def _damaged(file: Path) -> bool:
+    """Whether `file` exists but is no database that SQLite can read."""
+    if not file.exists():
+        return False
+    try:
+        with closing(_opened(file)) as database:
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        return getattr(error, "sqlite_errorcode", None) in DAMAGED
+    return False
+
+
+def _revision(file: Path) -> str:
+    """The last migration of the database in `file`; empty if there is none or it is unsound."""
+    if not file.exists():
+        return ""
+    try:
+        with closing(_opened(file)) as database:
+            (sound,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            (revision,) = database.execute("SELECT version_num FROM alembic_version").fetchone()
+    except (sqlite3.Error, TypeError):
+        return ""
+    return str(revision) if sound == "ok" else ""

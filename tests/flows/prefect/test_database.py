@@ -1,0 +1,71 @@
+"""The database of a workspace's Prefect server is a copy of one that was migrated before."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cloze.flows.prefect import database
+
+
+@pytest.fixture(autouse=True)
+def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of the template, where there is none yet."""
+    file = tmp_path / "cache" / "3.db"
+    monkeypatch.setattr(database, "template", lambda: file)
+    return file
+
+
+def migrated(home: Path, revision: str = "a1") -> None:
+    """A database in `home` as Prefect's migrations leave it."""
+    home.mkdir(exist_ok=True)
+    with closing(sqlite3.connect(home / "prefect.db")) as file, file:
+        file.execute("CREATE TABLE alembic_version (version_num)")
+        file.execute("INSERT INTO alembic_version VALUES (?)", [revision])
+
+
+def test_a_new_workspace_gets_the_database_that_another_has_migrated(
+    tmp_path: Path, template: Path
+) -> None:
+    migrated(tmp_path / "first")
+    assert not database.provide(tmp_path / "second")
+    assert not (tmp_path / "second" / "prefect.db").exists()
+    database.keep(tmp_path / "first", template)
+    assert database.provide(tmp_path / "second")
+    assert database.provide(tmp_path / "second")
+    assert [file.name for file in (tmp_path / "second").iterdir()] == ["prefect.db"]
+
+
+def test_a_database_of_an_earlier_version_still_has_to_be_migrated(
+    tmp_path: Path, template: Path
+) -> None:
+    migrated(tmp_path / "new", "b2")
+    database.keep(tmp_path / "new", template)
+    migrated(tmp_path / "old", "a1")
+    assert not database.provide(tmp_path / "old")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no database at all", b"SQLite format 3\0" + b"x" * 4096]
+)
+def test_a_damaged_template_is_not_used_and_made_again(
+    tmp_path: Path, template: Path, content: bytes
+) -> None:
+    template.parent.mkdir()
+    template.write_bytes(content)
+    assert not database.provide(tmp_path / "first")
+    migrated(tmp_path / "first")
+    database.keep(tmp_path / "first", template)
+    assert database.provide(tmp_path / "second")
+
+
+def test_a_damaged_database_is_set_aside(
+    tmp_path: Path, template: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migrated(tmp_path / "first")
+    database.keep(tmp_path / "first", template)
+    (tmp_path / "first" / "prefect.db").write_bytes(b"no database at all")
+    assert database.provide(tmp_path / "first")
+    assert (tmp_path / "first" / "prefect.db.damaged").read_bytes() == b"no database at all"
+    assert "prefect.db is damaged; kept as prefect.db.damaged" in capsys.readouterr().err
