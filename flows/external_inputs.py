@@ -188,6 +188,14 @@ def digest_of_files(path: str, *, place: str, exclude: Sequence[str] = ()) -> st
     return Digests().of(Content(place, "files", path, tuple(exclude)))
 
 
+def digests_of_files(
+    path: str, *, place: str, exclude: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """The path and the digest of the content of each file at `path`, in path order."""
+    content = Content(place, "files", path, tuple(exclude))
+    return [(file.path, _content(file, place=place)) for file in content.files()]
+
+
 def digest_of_model(path: str, *, place: str) -> str:
     """Digest of a model: that of its artifact, or of the files in its folder."""
     return Digests().of(Content(place, "model", path))

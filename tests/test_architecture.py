@@ -53,6 +53,7 @@ SINGLE_MODULES = {
         *(f"cloze.pipeline.readers.{name}" for name in ("input_shards", "tables")),
         "cloze.pipeline.runner.beam",
         "cloze.pipeline.text.abbreviations",
+        "cloze.pipeline.text.account",
         "cloze.pipeline.text.scripts",
         "cloze.pipeline.text.sentences",
         "cloze.pipeline.text.texts",

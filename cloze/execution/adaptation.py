@@ -24,6 +24,7 @@ from cloze.execution.run import WithoutPrefect, run
 from cloze.flows.workspace import RunRecord, Workspace, run_artifact
 from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import GeneralText, Name, continuation, run_name
+from cloze.init.corpus_files import own_files
 from cloze.init.corpus_samples import look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
@@ -79,14 +80,15 @@ def adapt(
             say(fact)
         if not how.is_given and not initial.makes_sentence_vectors:
             say("forgetting of general text is not measured; --general TEXT measures it")
-        if task := labelled_files(find_files(folder)):
+        ours = own_files(folder, target.space(), str(config))
+        if task := labelled_files(find_files(folder, ours)):
             raise UsageError(
                 f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
                 f"{model}` writes a configuration that fine-tunes on them"
             )
-        found = look(folder)
+        found = look(folder, ours)
         for file in found.odd:
-            say(f"skipped: {file}")
+            say(f"beside the text: {file}")
         text = continuation(
             found, name, initial, target, beside=how, steps=how.steps, minutes=how.minutes
         )

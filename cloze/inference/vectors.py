@@ -16,15 +16,16 @@ deletes them.
 
 import json
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
-from itertools import groupby, islice, tee
+from itertools import islice, tee
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 from cyclopts import Parameter
@@ -32,51 +33,36 @@ from cyclopts import Parameter
 from cloze.answer import Answer, print_lines
 from cloze.artifacts import filesystem
 from cloze.artifacts.digests import digest_of
-from cloze.artifacts.errors import UsageError
-from cloze.artifacts.filesystem import find_files, located
+from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, commit, put_local_file, scratch_directory
-from cloze.flows.external_inputs import digest_of_files, digest_of_model
+from cloze.flows.external_inputs import digest_of_model, digests_of_files
+from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace, writable_workspace
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
+from cloze.inference.placed_passages import (
+    PlacedPassage,
+    placed_passages,
+    source_of,
+)
+from cloze.init.corpus_files import LEFT_OUT, own_files
 from cloze.init.corpus_samples import Look, look
 from cloze.model.inference import passage_index
 from cloze.model.inference.load import Model, load_model
 from cloze.model.inference.passage_index import Vectors
 from cloze.options import PLACE, Place, vectors_directory
-from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
-from cloze.pipeline.readers.compression import stream
-from cloze.pipeline.text.scripts import has_no_spaces
-from cloze.pipeline.text.texts import read_passages
+from cloze.pipeline.text.account import Account
 
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
-FORMAT_VERSION = 2
-"""2: the index contains the passages' lines."""
+FORMAT_VERSION = 3
+"""3: contents are known by name, lines by record; 2: the index contains the passages' lines."""
 GRAPH_FORMAT_VERSION = 1
 
 QUESTIONS_AT_ONCE = 64
 
 Nearest = Callable[..., list[list[passage_index.Hit]]]
 """From vectors of questions and `count` to the nearest `count` rows per question, best first."""
-
-FIRST_WORDS = 12
-"""Words at the start of a passage that are searched for to find its line."""
-
-CHARACTERS_PER_WORD = 2
-"""For scripts without spaces between words."""
-
-LARGEST_FILE = 1 << 28
-"""Bytes; in larger files, lines are not determined."""
-
-
-class PlacedPassage(NamedTuple):
-    """A passage, and where it is, as in an index."""
-
-    file: str
-    line: int | None
-    """Where it begins; None if the file does not contain the text verbatim."""
-    text: str
 
 
 @Parameter(name="*")
@@ -131,7 +117,7 @@ def embed(
     if passages < 0:
         raise UsageError(f"--passages {passages}: expected a number of words, for example 100")
     loaded = load_model(vectors_directory(model, place.space()))
-    placed, read = tee(_passages_of(texts, words=passages) if passages else ())
+    placed, read = tee(_passages_of(texts, words=passages, space=place.space()) if passages else ())
     found = loaded.embed_stream(
         (passage.text for passage in read) if passages else texts_or_lines(texts),
         pooling=form.pooling,
@@ -158,15 +144,23 @@ def embed(
     return None
 
 
-def _passages_of(paths: tuple[str, ...], *, words: int) -> Iterator[PlacedPassage]:
-    """The passages of all documents."""
+def _passages_of(
+    paths: tuple[str, ...], *, words: int, space: Workspace
+) -> Iterator[PlacedPassage]:
+    """The passages of all documents; what was read and left out is logged."""
     if not paths:
         raise UsageError("--passages: nothing to read; give files or folders of documents")
     for path in paths:
-        seen = look(path)
-        for file in seen.odd:
-            say(f"embed: skipped: {file}")
-        yield from placed_passages(source_of(seen), words=words)
+        seen = look(path, own_files(path, space))
+        account = Account()
+        yield from placed_passages(source_of(seen), words=words, account=account)
+        for line in _said(account, seen):
+            say(f"embed: {line}")
+
+
+def _said(account: Account, seen: Look) -> list[str]:
+    """What was read of a folder, and what was left out, and why."""
+    return [*account.lines(), *(f"left out: {odd}" for odd in seen.odd if odd.endswith(LEFT_OUT))]
 
 
 def _beside(
@@ -234,39 +228,49 @@ def index_folder(
     model: Model, directory: str, folder: str, *, words: int, space: Workspace
 ) -> Artifact:
     """The passages of `folder` with their vectors: an existing artifact, or a new one."""
-    seen = look(folder)
+    seen = look(folder, own_files(folder, space))
     source = source_of(seen)
-    names = [file.path for file in find_files(source.path)]
+
+    def documents() -> InputRef:
+        """The digest of all contents with their names, which an index shows."""
+        found = digests_of_files(source.path, place="folder", exclude=source.exclude)
+        return InputRef(digest=digest_of(found))
+
     table = StageTable(
         stage=STAGE,
         format_version=FORMAT_VERSION,
         config={
-            "source": source.model_dump(mode="json", exclude={"path"}),
-            "files": digest_of(names),
+            "source": source.model_dump(mode="json", exclude={"path", "exclude"}),
             "passage_words": words,
         },
         inputs={
             "model": InputRef(digest=digest_of_model(directory, place="model")),
-            "documents": InputRef(digest=digest_of_files(folder, place="folder")),
+            "documents": documents(),
         },
         output="",
     )
     artifact = space.store.find(STAGE, table.key)
     if artifact:
+        for line in artifact.manifest.execution["account"][1:]:
+            say(f"search: {line}")
         return artifact
-    for file in seen.odd:
-        say(f"search: skipped: {file}")
+    account = Account()
     output = space.store.directory(STAGE, table.key)
     with scratch_directory(output) as scratch:
         count = passage_index.write_passage_index(
             Path(scratch),
-            placed_passages(source, words=words),
-            lambda texts: metered(model.sentence_vectors(texts), verb="index", unit="passages"),
+            placed_passages(source, words=words, account=account),
+            partial(_vectors, model, known=_earlier_vectors(space, table)),
             width=model.config.hidden_size,
         )
+        said = _said(account, seen)
+        for line in said:
+            say(f"search: {line}")
         if not count:
-            raise UsageError(f"{folder}: no text in {len(names):,} files; expected documents")
-        if digest_of_files(folder, place="folder") != table.inputs["documents"].digest:
+            raise UsageError(
+                f"{folder}: no text in {plural(seen.files, 'file')}; expected documents"
+            )
+        if documents() != table.inputs["documents"]:
             raise UsageError(f"{folder}: changed while it was read; run the command again")
         files = [
             put_local_file(output, f"{scratch}/{name}", name=name, rows=count)
@@ -276,7 +280,52 @@ def index_folder(
         table.model_copy(update={"output": output}),
         files,
         statistics={"passages": count, "width": model.config.hidden_size},
-        execution={"source": folder, "model": directory},
+        execution={"source": folder, "model": directory, "account": said},
+    )
+
+
+def _vectors(
+    model: Model, texts: Iterable[str], *, known: Mapping[bytes, Vectors]
+) -> Iterator[Vectors]:
+    """The vectors of the texts in their order; only those that are not known are computed."""
+    waiting: deque[bytes | None] = deque()
+
+    def unknown() -> Iterator[str]:
+        for text in texts:
+            digest = passage_index.digest_of_text(text)
+            waiting.append(digest if digest in known else None)
+            if waiting[-1] is None:
+                yield text
+
+    def ready() -> Iterator[Vectors]:
+        while waiting and waiting[0] is not None:
+            yield known[waiting[0]]
+            waiting.popleft()
+
+    for vector in metered(model.sentence_vectors(unknown()), verb="index", unit="passages"):
+        yield from ready()
+        waiting.popleft()
+        yield vector
+    yield from ready()
+
+
+def _earlier_vectors(space: Workspace, table: StageTable) -> Mapping[bytes, Vectors]:
+    """The vectors of the largest index that the same model made, by the digests of the texts.
+
+    One new file then costs its own passages. Indexes are the only cache, which `cloze gc` clears.
+    """
+    best: Artifact | None = None
+    for key in filesystem.list_names(filesystem.join(space.store.root, STAGE)):
+        with suppress(ClozeError):
+            found = space.store.find(STAGE, key)
+            same = found and found.manifest.inputs["model"] == table.inputs["model"].digest
+            if found and same and found.manifest.format_version == FORMAT_VERSION:
+                passages = [one.manifest.statistics["passages"] for one in (found, best) if one]
+                best = found if passages[0] >= max(passages) else best
+    if best is None:
+        return {}
+    return passage_index.vectors_by_text(
+        best.path(passage_index.VECTORS), best.path(passage_index.PASSAGES)
     )
 
 
@@ -320,46 +369,3 @@ def _answers(
                     passage = passage._replace(file=os.path.relpath(passage.file))
                 passages.append((hit.score, passage))
             yield question, passages
-
-
-def source_of(seen: Look) -> SourceConfig:
-    """The source that reads the documents."""
-    source = {**seen.source, "path": located(seen.path)}
-    if seen.reader == "blank_line_text":
-        # blocks between blank lines may be single lines of dialogue; a passage spans several
-        source["reader"] = "text"
-    return SourceConfig.model_validate(source)
-
-
-def placed_passages(source: SourceConfig, *, words: int) -> Iterator[PlacedPassage]:
-    """Each passage with its line, regardless of the white space between its words in the file.
-
-    Each file is read a second time, and searched from the end of the previous passage.
-    """
-    corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
-    by_file = groupby(read_passages(corpus, words=words), lambda passage: passage.file)
-    for file, of_file in by_file:
-        content, place, line = "", 0, 1
-        if filesystem.size_of(file) in range(LARGEST_FILE):
-            content = b"".join(stream(file)).decode("utf-8", "replace")
-        for passage in of_file:
-            begins = beginning(passage.text).search(content, place)
-            if begins is None:
-                yield PlacedPassage(file, None, passage.text)
-                continue
-            line += content.count("\n", place, begins.start())
-            yield PlacedPassage(file, line, passage.text)
-            line += content.count("\n", *begins.span())
-            place = begins.end()
-
-
-def beginning(text: str) -> re.Pattern[str]:
-    """Finds the first words of a passage, whatever the white space between them in the file.
-
-    In scripts without spaces between words, a line may break between any two characters.
-    """
-    words_there = text.split()[:FIRST_WORDS]
-    if any(map(has_no_spaces, words_there)):
-        start = "".join(words_there)[: FIRST_WORDS * CHARACTERS_PER_WORD]
-        return re.compile(r"\s*".join(map(re.escape, start)))
-    return re.compile(r"\s+".join(map(re.escape, words_there)))

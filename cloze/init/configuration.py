@@ -28,6 +28,7 @@ from cloze.flows.config import RatesConfig, RunConfig
 from cloze.flows.expected import START_SECONDS, cores, expected_times
 from cloze.flows.forecast import forecast_corpus
 from cloze.flows.report.units import plural
+from cloze.init.corpus_files import own_files
 from cloze.init.corpus_samples import Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import LabelledFiles, labelled_files
@@ -133,7 +134,8 @@ def init(
     name = name or run_name(source)
     model = InitialModel(initial, model_directory(initial, place.space())) if initial else None
     data: dict[str, object]
-    task = labelled_files(find_files(source))
+    ours = own_files(source, place.space(), *([str(output)] if output else []))
+    task = labelled_files(find_files(source, ours))
     if task:
         text = task_configuration(task, name, encoder=initial or "bert-base-uncased")
         why = task.description if initial else "set finetune.encoder"
@@ -141,7 +143,7 @@ def init(
         parse(RunConfig, tomllib.loads(text), source="the new configuration")
         data = {"task": asdict(task), "facts": facts}
     else:
-        found = look(source)
+        found = look(source, ours)
         if model:
             text = continuation(found, name, model, place, beside=beside)
             vocabulary = vocabulary or Path(model.vocabulary)

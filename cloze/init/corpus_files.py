@@ -10,14 +10,17 @@ adaptation leave out the same.
 """
 
 import glob
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
+from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
-from cloze.artifacts.filesystem import InputFile, below, folder_of
+from cloze.artifacts.filesystem import InputFile, below, folder_of, located
+from cloze.flows.workspace import Workspace
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream, unpacked
 from cloze.pipeline.readers.structure import TABLE_MAGIC, format_of
 
@@ -50,6 +53,8 @@ KINDS = {
     "mediawiki": "a MediaWiki dump",
     "wikiextractor": "WikiExtractor output",
 }
+LEFT_OUT = "left out)"
+"""How the reason for leaving out a file ends."""
 LISTED_FILES = 3
 """Files left out by a pattern that are listed by name; more are counted."""
 
@@ -82,6 +87,23 @@ class _Kind:
         if self.error:
             return f"not readable: {str(self.error).partition(': ')[2]}"
         return KINDS.get(self.name, "empty")
+
+
+def own_files(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
+    """Patterns that leave out the workspace, and `others` of ours, where the folder holds them."""
+    if not filesystem.is_local(folder):
+        return ()
+    ours = dict.fromkeys(others, "") | {space.root: "/*"}
+    inside = {
+        os.path.relpath(located(path), located(folder)): below
+        for path, below in ours.items()
+        if filesystem.is_local(path)
+    }
+    return tuple(
+        f"{glob.escape(name)}{below}"
+        for name, below in inside.items()
+        if name != "." and name[:2] != ".."
+    )
 
 
 def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
@@ -230,6 +252,6 @@ def _left_out(left: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind]) -
     for suffix, group in left.items():
         known = [file for file in group if file in kinds]
         if suffix.startswith(".") and len(group) > LISTED_FILES:
-            yield f"*{suffix} ({len(group):,} files, {kinds[known[0]].why}; left out)"
+            yield f"*{suffix} ({len(group):,} files, {kinds[known[0]].why}; {LEFT_OUT}"
         else:
-            yield from (f"{_name(file)} ({kinds[file].why}; left out)" for file in known)
+            yield from (f"{_name(file)} ({kinds[file].why}; {LEFT_OUT}" for file in known)

@@ -11,6 +11,7 @@ bytes, and occasionally in the rows they miss. The file is memory-mapped: a sear
 nodes it visits.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -159,6 +160,25 @@ def read_passage(path: str, row: int) -> tuple[str, int | None, str]:
         batch = reader.get_batch(row // BATCH)
         file, line, text = (batch.column(n)[row % BATCH].as_py() for n in range(3))
     return file, line, text
+
+
+def digest_of_text(text: str) -> bytes:
+    """By which the vector of a passage is found again."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def vectors_by_text(vectors: str, passages: str) -> dict[bytes, Vectors]:
+    """The rows of an index by the digests of their texts; the matrix stays on disk."""
+    matrix_NH = np.lib.format.open_memmap(vectors, mode="r")
+    rows: dict[bytes, Vectors] = {}
+    first = 0
+    with pa.memory_map(passages) as source:
+        reader = pa.ipc.open_file(source)
+        for batch in map(reader.get_batch, range(reader.num_record_batches)):
+            texts = batch.column("text").to_pylist()
+            rows |= {digest_of_text(t): matrix_NH[first + n] for n, t in enumerate(texts)}
+            first += len(texts)
+    return rows
 
 
 def _empty(width: int, *, expansion_search: int = LEAST_EXPANSION) -> "Index":

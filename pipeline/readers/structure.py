@@ -154,5 +154,5 @@ def _quoting(lines: str, delimiter: str) -> Quoting:
     mark = re.escape(delimiter)
     opened = len(re.findall(rf'(?:^|{mark})"', lines, re.MULTILINE))
     closed = len(re.findall(rf'"(?:$|{mark})', lines, re.MULTILINE))
-    encloses = opened and 2 * min(opened, closed) > max(opened, closed)
+    encloses = opened and 2 * min(opened, closed) >= max(opened, closed)
     return csv.QUOTE_MINIMAL if encloses else csv.QUOTE_NONE

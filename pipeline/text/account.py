@@ -27,6 +27,9 @@ REMEDIES = {
 """Cause and remedy by reason; the other reasons have settings (`filters.RULES`)."""
 
 
+UNREAD = (Reason.BINARY_FILE, Reason.BAD_FILE, Reason.BAD_RECORD)
+"""Reasons that stand for a file or record that could not be read."""
+
 LONGEST_COUNT = 1 << 28
 """Bytes; lines before a place beyond are not counted."""
 
@@ -37,6 +40,45 @@ class Dropped(NamedTuple):
     documents: int
     example: str
     """The first of them: its file, and where it begins."""
+
+
+SHOWN = 20
+"""Files and records that could not be read, listed with what is wrong; more are counted."""
+
+
+class Account:
+    """Documents counted as they are read, and what could not be read."""
+
+    def __init__(self) -> None:
+        self._read = self._kept = 0
+        self._dropped: dict[str, Dropped] = {}
+        self._unread: list[str] = []
+
+    def note(self, what: str) -> None:
+        """A file or record that could not be read, with the reason."""
+        self._unread.append(what)
+
+    def add(self, reason: Reason, *, path: str, position: int, reader: Reader) -> None:
+        """A document, or what stands for one."""
+        if reason in UNREAD:
+            return
+        self._read += 1
+        if reason == Reason.KEPT:
+            self._kept += 1
+            return
+        name = reason.name.lower()
+        count, example = self._dropped.get(name) or (0, example_of(path, position, reader))
+        self._dropped[name] = Dropped(count + 1, example)
+
+    def lines(self) -> list[str]:
+        """How many documents were read; then what was left out, and why."""
+        more = len(self._unread) - SHOWN
+        return [
+            f"{self._read:,} documents read, {self._kept:,} kept",
+            *(f"left out: {what}" for what in self._unread[:SHOWN]),
+            *([f"left out: {more:,} more"] if more > 0 else []),
+            *reasons_account(self._dropped),
+        ]
 
 
 def example_of(path: str, position: int, reader: Reader) -> str:

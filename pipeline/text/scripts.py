@@ -240,11 +240,9 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def count_words(text: str) -> int:
     """The number of words: between spaces, or by characters where no spaces separate words."""
     spaced = len(text.split())
-    if text.isascii():
+    if text.isascii() or not _patterns()[1].search(text):
         return spaced
     found = units(np.frombuffer(text.encode("utf-32-le", "replace"), dtype="<u4").astype(np.int64))
-    if not found.any():
-        return spaced
     rest = _patterns()[1].sub("", text)
     return -(-int(found.sum()) // UNITS_PER_WORD) + len(rest.split())
 

@@ -33,6 +33,7 @@ from cloze.pipeline.readers.documents import (
 )
 from cloze.pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
 from cloze.pipeline.readers.web import without_tags
+from cloze.pipeline.text.account import Account
 from cloze.pipeline.text.cleaning import clean
 from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
 from cloze.pipeline.text.scripts import count_words, join_sentences
@@ -97,9 +98,13 @@ class TextBlock:
 
 
 def read_texts(
-    shard: InputShard, *, corpus: CorpusConfig, cleaning: CleaningConfig
+    shard: InputShard,
+    *,
+    corpus: CorpusConfig,
+    cleaning: CleaningConfig,
+    account: Account | None = None,
 ) -> Iterator[TextBlock]:
-    """The documents of an input shard."""
+    """The documents of an input shard; `account` notes what cannot be read."""
     source = corpus.sources[shard.source]
     reader = reader_named(source.reader)
     from_html = reader.from_html if source.html is None else source.html
@@ -125,13 +130,18 @@ def read_texts(
                             f"{place_of(piece.path, position, reader)}: {block.broken[first]}; "
                             'corpus.on_bad_file = "skip" drops such records'
                         )
+                    if account:
+                        for at, why in block.broken.items():
+                            place = place_of(piece.path, int(block.positions[at]), reader)
+                            account.note(f"{place}: {why}")
                     yield piece.file, block
-            except NotText:
-                skipped.append((piece.file, Reason.BINARY_FILE))
-            except (IntegrityError, UsageError):
-                if corpus.on_bad_file != "skip":
+            except (IntegrityError, UsageError) as error:
+                is_text = not isinstance(error, NotText)
+                if is_text and corpus.on_bad_file != "skip":
                     raise
-                skipped.append((piece.file, Reason.BAD_FILE))
+                skipped.append((piece.file, Reason.BAD_FILE if is_text else Reason.BINARY_FILE))
+                if account:
+                    account.note(str(error))
 
     for group in grouped(_bounded(blocks()), lambda one: len(one[1].text), limit=STRIDE_BYTES):
         block, files_D = _joined(group)
@@ -232,15 +242,6 @@ def _joined(
     return joined, files_D
 
 
-class Passage(NamedTuple):
-    """A few sentences of a document."""
-
-    file: str
-    position: int
-    """Position of its document in the file: a byte offset, row number or ordinal."""
-    text: str
-
-
 class Document(NamedTuple):
     """A document that passed the filters."""
 
@@ -252,17 +253,13 @@ class Document(NamedTuple):
     sentences: list[str]
 
 
-def read_passages(corpus: CorpusConfig, *, words: int) -> Iterator[Passage]:
-    """All passages of the corpus, of up to about `words` words."""
-    for document in read_documents(corpus, CleaningConfig()):
-        for text in cut_passages(document.sentences, words=words):
-            yield Passage(document.file, document.position, text)
-
-
-def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[Document]:
-    """The documents of the corpus, in file order."""
+def read_documents(
+    corpus: CorpusConfig, cleaning: CleaningConfig, account: Account | None = None
+) -> Iterator[Document]:
+    """The documents of the corpus, in file order; `account` counts all and why some are dropped."""
     files = find_corpus(corpus)
-    read = partial(read_texts, corpus=corpus, cleaning=cleaning)
+    read = partial(read_texts, corpus=corpus, cleaning=cleaning, account=account)
+    readers = [reader_named(source.reader) for source in corpus.sources]
     for block in chain.from_iterable(map(read, input_shards(corpus, files))):
         start = 0
         for end, file, position, digest, reason in zip(
@@ -273,9 +270,12 @@ def read_documents(corpus: CorpusConfig, cleaning: CleaningConfig) -> Iterator[D
             block.reasons_D.tolist(),
             strict=True,
         ):
+            path = files[block.source][file].path
+            if account:
+                reader = readers[block.source]
+                account.add(Reason(reason), path=path, position=position, reader=reader)
             if reason == Reason.KEPT:
                 sentences = block.text[start:end].tobytes().decode().splitlines()
-                path = files[block.source][file].path
                 yield Document(path, position, digest.tobytes(), sentences)
             start = end
 

@@ -142,7 +142,7 @@ def test_adapt_reports_the_loss_before_and_after_and_is_reused(cloze: Cloze, beg
     command += ("--general", "general.txt")
     done = cloze(*command)
     assert done.returncode == 0, done.stderr
-    assert "skipped: scan.pdf" in done.stderr
+    assert "beside the text: scan.pdf" in done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].startswith("  started from    encoder; MLM loss ")
     summary = json.loads((begun / "runs" / "texts" / "summary.json").read_text())

@@ -1,5 +1,7 @@
 """`cloze search`: passages of a folder, with vectors that are computed once."""
 
+import gzip
+import itertools
 import json
 import os
 import signal
@@ -11,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import cloze as api
 from cloze.inference import input_texts
+from cloze.inference.placed_passages import placed_passages
 from cloze.model.inference import passage_index
+from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.text.account import Account
 from tests.cloze.tiny_model import write_model
 from tests.conftest import PROJECT
 
@@ -249,3 +256,107 @@ def test_a_killed_index_starts_again(searched: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)[0]["passages"]) == 5
     assert not list(store.glob("*/scratch.*"))
+
+
+def found_at(cloze: Cloze, folder: str, *arguments: str) -> list[tuple[str, int | None, str]]:
+    """File, line and text of the passages that a search finds, in order of the files."""
+    done = cloze("search", "encoder", folder, "names", "--top-k", "99", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    return sorted((p["file"], p["line"], p["text"]) for p in found["passages"])
+
+
+def test_search_reads_every_container_that_prepare_reads_with_lines(
+    cloze: Cloze, searched: Path
+) -> None:
+    texts = ["The list of names.", 'A "b" of\nthe list.', "Names a b."]
+    (searched / "a").mkdir()
+    rows = [json.dumps({"id": 1, "text": text}) for text in texts]
+    (searched / "a" / "part-00000").write_text("\n".join([rows[0], "", *rows[1:]]) + "\n")
+    assert found_at(cloze, "a") == [
+        ("a/part-00000", 1, "The list of names."),
+        ("a/part-00000", 3, 'A "b" of the list.'),
+        ("a/part-00000", 4, "Names a b."),
+    ]
+    (searched / "b").mkdir()
+    pq.write_table(pa.table({"id": ["x"] * 3, "words": texts}), searched / "b" / "t.parquet")
+    assert [text for _, _, text in found_at(cloze, "b")] == sorted(
+        ["The list of names.", 'A "b" of the list.', "Names a b."]
+    )
+    (searched / "c.csv").write_text(
+        'id,text\n1,The list of names.\n2,"A ""b""\nof"\n3,Names a b.\n'
+    )
+    assert found_at(cloze, "c.csv") == [
+        ("c.csv", 2, "The list of names."),
+        ("c.csv", 3, 'A "b" of'),
+        ("c.csv", 5, "Names a b."),
+    ]
+
+
+def test_search_and_embed_say_what_was_left_out_and_why(cloze: Cloze, searched: Path) -> None:
+    mixed = searched / "mixed"
+    mixed.mkdir()
+    good = "".join(f'{{"text": "The list of names {number}."}}\n' for number in range(1000))
+    (mixed / "a.jsonl").write_text(good + '{"text": 5}\n')
+    (mixed / "b.jsonl").write_bytes(gzip.compress(good.encode())[:-9])
+    (mixed / "c.pdf").write_bytes(b"%PDF-1.7\n" + bytes(99))
+    done = cloze("search", "encoder", "mixed", "names")
+    assert done.returncode == 0, done.stderr
+    assert "index 1,000 passages" in done.stderr
+    assert "search: 1,000 documents read, 1,000 kept" in done.stderr
+    expected = [
+        "a.jsonl, line 1,001: 'text' is int, expected a string",
+        "b.jsonl: the .gz data ends at byte",
+        "c.pdf (not text; left out)",
+    ]
+    again = cloze("search", "encoder", "mixed", "names")
+    embedded = cloze("embed", "encoder", "mixed", "--passages", "9", "--output", "v.npy")
+    assert embedded.stdout == "v.npy: 1000 vectors of 8 float32\n"
+    for said in (done.stderr, again.stderr, embedded.stderr):
+        assert [one in said for one in expected] == [True, True, True]
+
+
+def test_an_index_belongs_to_contents_and_their_names(cloze: Cloze, searched: Path) -> None:
+    one, two = searched / "texts" / "one.txt", searched / "texts" / "two.txt"
+    before = found_at(cloze, "texts")
+    one.rename(searched / "other")
+    two.rename(one)
+    (searched / "other").rename(two)
+    done = cloze("search", "encoder", "texts", "names")
+    assert "index 0 passages" in done.stderr  # the vectors are those of the same texts
+    swapped = {"texts/one.txt": "texts/two.txt", "texts/two.txt": "texts/one.txt"}
+    assert found_at(cloze, "texts") == sorted((swapped[f], line, text) for f, line, text in before)
+
+
+def test_a_new_file_costs_its_own_passages(cloze: Cloze, searched: Path) -> None:
+    first = found_at(cloze, "texts")
+    (searched / "texts" / "three.txt").write_text("Of the list a b.\n")
+    done = cloze("search", "encoder", "texts", "names")
+    assert "index 1 passages" in done.stderr
+    assert len(found_at(cloze, "texts")) == len(first) + 1
+    (best, *_), *_ = [answer(cloze, "Of the list a b.")[0]["passages"]]
+    assert (best["file"], best["score"]) == ("texts/three.txt", pytest.approx(1.0, abs=1e-5))
+
+
+def test_the_folder_that_holds_the_workspace_can_be_searched_twice(
+    cloze: Cloze, searched: Path
+) -> None:
+    (searched / "encoder").rename(searched.parent / "encoder-elsewhere")
+    for _ in range(2):
+        done = cloze("search", str(searched.parent / "encoder-elsewhere"), ".", "names", "--json")
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)
+        files = {passage["file"].partition("/")[0] for passage in found["passages"]}
+        assert files == {"texts", "try.toml"}
+
+
+def test_lines_of_a_large_file_of_escapes_take_no_time(cloze: Cloze, searched: Path) -> None:
+    (searched / "e").mkdir()
+    line = json.dumps({"text": "The list “of” names é ü. " * 40}) + "\n"  # 1,600 bytes of escapes
+    (searched / "e" / "a.jsonl").write_text(line * 600)
+    account = Account()
+    source = SourceConfig(reader="jsonl", path=str(searched / "e"))
+    started = time.monotonic()
+    lines = [one.line for one in placed_passages(source, words=100, account=account)]
+    assert time.monotonic() - started < 5  # 31 s per 4 MB before
+    assert [line for line, _ in itertools.groupby(lines)] == list(range(1, 601))
