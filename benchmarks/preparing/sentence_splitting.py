@@ -1,21 +1,23 @@
 """Accuracy and speed of sentence segmenters on text with known sentence boundaries.
 
     python benchmarks/preparing/sentence_splitting.py --text corpus.txt \
-        --conllu en_ewt-ud-test.conllu en_gum-ud-test.conllu \
+        --conllu en_ewt-ud-test.conllu hi_pud-ud-test.conllu --learn de_gsd-ud-dev.conllu \
         --output benchmarks/results/sentences.json
 
-In:  CoNLL-U treebanks with `# newpar` marks (Universal Dependencies; not part of the project);
-     a text to measure speed on, whose line breaks are removed.
+In:  CoNLL-U treebanks (Universal Dependencies; not part of the project), whose paragraphs are those
+     marked, or else ten sentences each; a text to measure speed on, whose line breaks are removed;
+     treebanks to learn abbreviations from, for those of the same name.
 Out: for ours, for a single regular expression, and for blingfire and pysbd if installed:
-     precision, recall and F1 of the boundaries inside paragraphs; MB of text per second of
-     processor time.
+     precision, recall and F1 of the boundaries inside paragraphs, and the recall of those after a
+     mark, of all treebanks and for ours of each; MB of text per second of processor time.
 """
 
 import importlib.util
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,62 +26,76 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import Arguments, machine, write_result
+from cloze.pipeline.text.abbreviations import learn_abbreviations
+from cloze.pipeline.text.scripts import ends_with_mark, join_sentences
 from cloze.pipeline.text.sentences import split_sentences
 
 Segmenter = Callable[[Sequence[str]], list[set[int]]]
-"""From paragraphs to the positions of the spaces at which each is split."""
+"""From paragraphs to where each is split, as numbers of characters that are not white space."""
+
+SENTENCES_OF_A_PARAGRAPH = 10
+"""In treebanks without paragraphs."""
 
 
 class Paragraph(NamedTuple):
-    """A paragraph and the positions of the spaces between its sentences."""
+    """A paragraph and where its sentences end."""
 
     text: str
     ends: frozenset[int]
+    """Numbers of characters that are not white space before each boundary inside it."""
+    marked: frozenset[int]
+    """Those of them after a mark that ends sentences."""
 
 
 def paragraphs(path: str) -> Iterator[Paragraph]:
     """The paragraphs of a treebank."""
-    sentences: list[tuple[str, bool]] = []
-    text, last = "", ""
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if line.startswith(("# newpar", "# newdoc")) and sentences:
-                yield _paragraph(sentences)
-                sentences = []
-            elif line.startswith("# text = "):
-                text = " ".join(line[9:].split())
-            elif line[:1].isdigit():
-                last = line
-            elif not line.strip() and text:
-                sentences.append((text, "SpaceAfter=No" not in last))
-                text = ""
+    lines = Path(path).read_text("utf-8").splitlines()
+    has_marks = any(line.startswith("# newpar") for line in lines)
+    sentences: list[str] = []
+    for line in lines:
+        if sentences and (
+            line.startswith(("# newpar", "# newdoc"))
+            if has_marks
+            else len(sentences) == SENTENCES_OF_A_PARAGRAPH
+        ):
+            yield _paragraph(sentences)
+            sentences = []
+        if line.startswith("# text = "):
+            sentences.append(" ".join(line[9:].split()))
     if sentences:
         yield _paragraph(sentences)
 
 
-def _paragraph(sentences: list[tuple[str, bool]]) -> Paragraph:
-    text, ends = "", set()
-    for number, (sentence, space) in enumerate(sentences, start=1):
-        text += sentence
-        if space and number < len(sentences):
-            ends.add(len(text))
-            text += " "
-    return Paragraph(text, frozenset(ends))
+def _paragraph(sentences: list[str]) -> Paragraph:
+    counts = np.cumsum([len(sentence.replace(" ", "")) for sentence in sentences]).tolist()
+    marked = {end for end, one in zip(counts, sentences, strict=True) if ends_with_mark(one)}
+    inner = frozenset(counts[:-1])
+    return Paragraph(join_sentences(sentences), inner, inner & marked)
 
 
-def ours(texts: Sequence[str]) -> list[set[int]]:
+def ours(texts: Sequence[str], abbreviations: tuple[str, ...] = ()) -> list[set[int]]:
     """This project's rules, all paragraphs at once."""
     raw = "".join(f"{text}\n" for text in texts).encode()
-    cut, _ = split_sentences(np.frombuffer(raw, dtype=np.uint8), np.array([len(raw)]))
+    cut = split_sentences(
+        np.frombuffer(raw, dtype=np.uint8), np.array([len(raw)]), abbreviations
+    ).text
     lines = iter(cut.tobytes().decode().split("\n"))
     found: list[set[int]] = []
     for text in texts:
-        ends, place = set[int](), len(next(lines))
-        while place < len(text):
-            ends.add(place)
-            place += 1 + len(next(lines))
-        found.append(ends)
+        whole, count, ends = len(text.replace(" ", "")), 0, set[int]()
+        while count < whole:
+            ends.add(count)
+            count += len(next(lines).replace(" ", ""))
+        found.append(ends - {0})
     return found
+
+
+def _at_spaces(texts: Sequence[str], spaces: Iterable[Iterable[int]]) -> list[set[int]]:
+    """The positions of spaces as numbers of the other characters before them."""
+    return [
+        {place - text.count(" ", 0, place) for place in places}
+        for text, places in zip(texts, spaces, strict=True)
+    ]
 
 
 _SIMPLE = re.compile(r"(?<=[.!?])[\"')\]]* (?=[\"'(\[]*[A-Z0-9])")
@@ -87,7 +103,7 @@ _SIMPLE = re.compile(r"(?<=[.!?])[\"')\]]* (?=[\"'(\[]*[A-Z0-9])")
 
 def one_regular_expression(texts: Sequence[str]) -> list[set[int]]:
     """Terminal punctuation, a space, a capital letter."""
-    return [{match.end() - 1 for match in _SIMPLE.finditer(text)} for text in texts]
+    return _at_spaces(texts, ([m.end() - 1 for m in _SIMPLE.finditer(text)] for text in texts))
 
 
 def blingfire(texts: Sequence[str]) -> list[set[int]]:
@@ -95,10 +111,8 @@ def blingfire(texts: Sequence[str]) -> list[set[int]]:
     import blingfire as library
 
     found = [library.text_to_sentences_and_offsets(text)[1] for text in texts]
-    return [
-        {start - 1 for start, _ in offsets[1:] if text[start - 1] == " "}
-        for text, offsets in zip(texts, found, strict=True)
-    ]
+    starts = ([start for start, _ in offsets[1:]] for offsets in found)
+    return _at_spaces(texts, ([start - 1 for start in places] for places in starts))
 
 
 def pysbd(texts: Sequence[str]) -> list[set[int]]:
@@ -106,10 +120,8 @@ def pysbd(texts: Sequence[str]) -> list[set[int]]:
     import pysbd as library
 
     segmenter = library.Segmenter(language="en", clean=False, char_span=True)
-    return [
-        {span.start - 1 for span in segmenter.segment(text)[1:] if text[span.start - 1] == " "}
-        for text in texts
-    ]
+    spans = (segmenter.segment(text)[1:] for text in texts)
+    return _at_spaces(texts, ([span.start - 1 for span in found] for found in spans))
 
 
 def accuracy(segmenter: Segmenter, corpus: list[Paragraph]) -> dict[str, float]:
@@ -119,7 +131,41 @@ def accuracy(segmenter: Segmenter, corpus: list[Paragraph]) -> dict[str, float]:
     precision = right / max(sum(map(len, found)), 1)
     recall = right / max(sum(len(paragraph.ends) for paragraph in corpus), 1)
     f1 = 2 * precision * recall / max(precision + recall, 1e-9)
-    return {"precision": precision, "recall": recall, "f1": f1}
+    marked = sum(len(paragraph.marked) for paragraph in corpus)
+    after_marks = sum(len(a & paragraph.marked) for a, paragraph in zip(found, corpus, strict=True))
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        "recall_after_marks": after_marks / max(marked, 1),
+    }
+
+
+def of_each_treebank(paths: Sequence[str], learn_from: Sequence[str]) -> dict[str, object]:
+    """Our accuracy on each treebank, without and with abbreviations learnt from the same."""
+
+    def named(name: str, files: Sequence[str]) -> list[Paragraph]:
+        return [one for path in files if _name(path) == name for one in paragraphs(path)]
+
+    results: dict[str, object] = {}
+    for name in dict.fromkeys(map(_name, paths)):
+        corpus, sample = named(name, paths), named(name, learn_from)
+        found: dict[str, object] = {
+            "boundaries": sum(len(paragraph.ends) for paragraph in corpus),
+            "after_marks": sum(len(paragraph.marked) for paragraph in corpus),
+            **accuracy(ours, corpus),
+        }
+        if sample:
+            words = tuple(learn_abbreviations([paragraph.text for paragraph in sample]))
+            learnt = accuracy(partial(ours, abbreviations=words), corpus)
+            found |= {"abbreviations": list(words), "with_abbreviations": learnt}
+        results[name] = found
+        print(name, *(f"{k} {v:.3f}" for k, v in found.items() if isinstance(v, float)))
+    return results
+
+
+def _name(path: str) -> str:
+    return Path(path).name.partition("-ud-")[0]
 
 
 def speed(segmenter: Segmenter, text: str) -> float:
@@ -153,6 +199,7 @@ def main() -> None:
     """Read the arguments, measure, print, write."""
     parser = Arguments(__doc__, output="", text=str)
     parser.add_argument("--conllu", nargs="+", required=True)
+    parser.add_argument("--learn", nargs="*", default=[])
     arguments = parser.parse_args()
     corpus = [paragraph for path in arguments.conllu for paragraph in paragraphs(path)]
     segmenters: list[tuple[Segmenter, float]] = [(ours, 4.0), (one_regular_expression, 4.0)]
@@ -164,6 +211,7 @@ def main() -> None:
     result: dict[str, object] = {
         "machine": machine(),
         "boundaries": sum(len(paragraph.ends) for paragraph in corpus),
+        "treebanks": of_each_treebank(arguments.conllu, arguments.learn),
     }
     for segmenter, megabytes in segmenters:
         scores = accuracy(segmenter, corpus)

@@ -20,10 +20,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cloze.artifacts.arrays import Mask, Offsets
+from cloze.artifacts.arrays import Mask, Offsets, offsets
 from cloze.pipeline.config.settings import CleaningConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
+from cloze.pipeline.text.scripts import UNITS_PER_WORD, decode, units
 
 Reasons = npt.NDArray[np.uint8]
 
@@ -78,8 +79,8 @@ class TextMeasures:
 
     @cached_property
     def words(self) -> Offsets:
-        """Words; each is followed by one white-space character."""
-        return self.marks(self._text <= SPACE)
+        """Words; each is followed by one white-space character, or counted by characters."""
+        return self.marks(self._text <= SPACE) + self._unspaced
 
     @cached_property
     def lines(self) -> Offsets:
@@ -115,7 +116,7 @@ class TextMeasures:
         spaces = np.flatnonzero(self._text <= SPACE)
         before = np.searchsorted(np.flatnonzero(self._letters), spaces)
         has_letter = np.diff(before, prepend=0) > 0
-        return self.places(spaces[has_letter])
+        return self.places(spaces[has_letter]) + self._unspaced
 
     @cached_property
     def stop_words(self) -> Offsets:
@@ -142,6 +143,15 @@ class TextMeasures:
     def places(self, places: Offsets) -> Offsets:
         """The number of the ascending `places` in each document."""
         return np.diff(np.searchsorted(places, self._ends), prepend=0)
+
+    @cached_property
+    def _unspaced(self) -> Offsets:
+        """Words in scripts without spaces between them, such as Chinese and Thai."""
+        leads = np.flatnonzero(self._text >= 0xE0)
+        code, _ = decode(np.concatenate((self._text, np.zeros(3, dtype=np.uint8))), leads)
+        before = offsets(units(code))[np.searchsorted(leads, self._ends)]
+        words: Offsets = np.diff(before, prepend=0) // UNITS_PER_WORD
+        return words
 
     @cached_property
     def _letters(self) -> Mask:

@@ -230,6 +230,20 @@ def test_words_are_about_as_much_text_in_every_script() -> None:
     assert count_words("हिन्दी भाषा") == 2
 
 
+def test_filters_count_words_in_every_script(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [ideographs(1, 200) + "。", ideographs(2, 60) + "。"])
+    table = vocabulary_table(tmp_path / "vocabulary", [source(tmp_path / "a.jsonl")])
+    tokens = tokens_table(
+        tmp_path / "tokens",
+        [source(tmp_path / "a.jsonl")],
+        vocabulary=make_vocabulary(table, []),
+        cleaning={"min_words": 50, "max_mean_word_length": 10, "min_alphabetic_share": 0.8},
+        heldout_share=0.0,
+    )
+    found = make_tokens(tokens, []).manifest.statistics
+    assert found["dropped"] == {"short": 1}  # 200 ideographs count as 100 words, 60 as 30
+
+
 def test_search_without_an_encoder_compares_pairs_of_ideographs() -> None:
     assert search_terms("今天很好。A cat") == ["今天", "天很", "很好", "cat"]
     assert search_terms("हिन्दी भाषा") == ["हिन्दी", "भाषा"]
