@@ -124,13 +124,13 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
 def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dict[str, bytes]:
     """The tokenizer in every form that loaders look for."""
     config: dict[str, JsonValue] = {
-        **tokenizer.transformers_options(),
         "model_max_length": encoder.max_position_embeddings,
         "pad_token": PAD,
         "unk_token": UNK,
         "cls_token": CLS,
         "sep_token": SEP,
         "mask_token": MASK,
+        **tokenizer.transformers_options(),  # perhaps with other names
     }
     if encoder.family == "modern":  # its classes have no token types
         config["model_input_names"] = ["input_ids", "attention_mask"]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from tokenizers import (
@@ -16,15 +17,27 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import XLMRobertaConfig, XLMRobertaForMaskedLM, XLMRobertaModel
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+    XLMRobertaModel,
+)
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import ForeignTokenizer, read_tokenizer_json
 from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.inference.export import export_encoder
 from cloze.model.inference.load import load_model
+from cloze.pipeline.examples import make_examples
 from cloze.pipeline.text.sentences import split_sentences
 from cloze.pipeline.tokenizer.running_text import RunningText
 from cloze.pipeline.tokenizer.wordpiece import form_for
+from cloze.pipeline.tokens import make_tokens
+from cloze.pipeline.vocabulary import make_vocabulary
+from tests.pipeline.corpora import source, tokens_table, vocabulary_table, write_jsonl
+from tests.pipeline.synthetic_tokens import examples_table
 
 TEXTS = [
     "The cat sat on the mat. It was happy.",
@@ -62,6 +75,7 @@ def unigram(folder: Path, kind: str = "Unigram") -> Path:
 
 def xlm_roberta(folder: Path, *, bare: bool = False) -> XLMRobertaModel:
     """A random XLM-R in `folder`; returns its encoder."""
+    folder.mkdir(exist_ok=True)
     path = unigram(folder)
     size = Tokenizer.from_file(str(path)).get_vocab_size()
     config = XLMRobertaConfig(
@@ -124,3 +138,35 @@ def test_a_tokenizer_without_special_tokens_is_refused_by_name(tmp_path: Path) -
     path.write_text(json.dumps(table))
     with pytest.raises(UsageError, match="no special token .*<mask>"):
         read_tokenizer_json(path)
+
+
+def test_a_corpus_is_prepared_with_its_tokenizer(tmp_path: Path) -> None:
+    path = unigram(tmp_path)
+    tokenizer = read_tokenizer_json(path)
+    sources = [source(tmp_path / "a.jsonl")]
+    write_jsonl(tmp_path / "a.jsonl", [f"{text} {number}" for number, text in enumerate(TEXTS * 3)])
+    given = {"path": str(path)}
+    vocabulary = make_vocabulary(
+        vocabulary_table(tmp_path / "vocabulary", sources, vocabulary=given), []
+    )
+    table = tokens_table(tmp_path / "tokens", sources, vocabulary=vocabulary, heldout_share=0.0)
+    tokens = make_tokens(table, [])
+    assert tokens.manifest.statistics["tokenizer_digest"] == tokenizer.digest
+    config = {"max_seq_lengths": [32], "copies": 1}
+    examples = make_examples(examples_table(tokens, tmp_path / "examples", config=config), [])
+    (name,) = [one.name for one in examples.manifest.files if one.name.endswith(".arrow")]
+    with pa.memory_map(examples.path(name)) as file:
+        rows = pa.ipc.open_file(file).read_all()["input_ids"].to_pylist()
+    assert rows
+    assert all(row[0] == 0 and row[-1] == 2 and row.count(2) == 2 for row in rows)
+
+
+def test_an_imported_encoder_computes_the_same_in_transformers(tmp_path: Path) -> None:
+    theirs = xlm_roberta(tmp_path / "theirs")
+    export_encoder(read_encoder_files(tmp_path / "theirs"), tmp_path / "ours")
+    ids = torch.tensor([[0, 5, 6, 7, 2]])
+    with torch.no_grad():
+        expected = theirs(ids).last_hidden_state
+        found = AutoModel.from_pretrained(tmp_path / "ours")(ids).last_hidden_state
+    assert torch.allclose(found, expected, atol=2e-6)
+    assert AutoTokenizer.from_pretrained(tmp_path / "ours")("a").input_ids[0] == 0
