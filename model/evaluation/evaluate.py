@@ -41,7 +41,7 @@ from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, open_artifact, put_json
 from cloze.model.config import PRESETS, Benchmark, EncoderConfig, EvaluateStage, TrainingMachine
 from cloze.model.evaluation.language_model import evaluate_language_model
-from cloze.model.glue import IN_AVERAGE
+from cloze.model.glue import IN_AVERAGE, MISMATCHED
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.training.distributed import training_device
 from cloze.model.training.start import restart_prepared, threads_per_rank
@@ -130,18 +130,21 @@ def _curve(trial: Trial) -> LearningCurve:
 
 
 def glue_average(trials: Trials, scores: tuple[TaskScore, ...]) -> float | None:
-    """Mean headline metric of the pre-trained encoder over the GLUE tasks without WNLI (Table 1).
+    """Mean headline metric of the pre-trained encoder over Table 1's columns of the GLUE tasks run.
 
-    Computed on dev: only the official server has the test labels.
+    MNLI has two of the nine columns, matched and mismatched; WNLI has none. Computed on dev: only
+    the official server has the test labels.
     """
     glue = {task.name for task in trials.tasks if task.glue in IN_AVERAGE}
-    means = [
-        system.dev[score.metric].mean
+    columns = [
+        split[score.metric].mean
         for score in scores
         for system in score.systems
         if score.name in glue and system.name == PRETRAINED
+        for split in (system.dev, system.more.get(MISMATCHED, {}))
+        if score.metric in split
     ]
-    return statistics.fmean(means) if means else None
+    return statistics.fmean(columns) if columns else None
 
 
 def _systems(task: TaskRecord, trials: Sequence[Trial]) -> list[SystemScore]:
