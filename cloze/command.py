@@ -46,7 +46,7 @@ COMMANDS = {
     "adapt": (
         "cloze.execution.adaptation:adapt",
         "Continue training an encoder on a folder of documents; compare it before and after.",
-        "cloze adapt bert-base-uncased ~/documents --minutes 10",
+        "cloze adapt demo ~/documents --minutes 10",
     ),
     "run": (
         "cloze.execution.run:run",
@@ -121,7 +121,7 @@ COMMANDS = {
     "predict": (
         "cloze.inference.prediction:predict",
         "Apply a fine-tuned model to texts, JSON lines or a task file.",
-        "cloze predict demo --task sentiment 'A film to remember.'",
+        "cloze predict demo --task tagging 'The parameter n : int or None'",
     ),
     "embed": (
         "cloze.inference.vectors:embed",
@@ -131,7 +131,7 @@ COMMANDS = {
     "search": (
         "cloze.inference.vectors:search",
         "Find the passages from a folder's documents that best match a question.",
-        "cloze search my-encoder ~/documents 'Who owns the garden?'",
+        "cloze search demo ~/documents 'Who owns the garden?'",
     ),
     "submissions": (
         "cloze.paper.submissions:submissions",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cloze.command import COMMANDS
 from tests.conftest import PROJECT
 
 PAGES = sorted((PROJECT / "docs").glob("*.md"))
@@ -33,6 +34,12 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
     ]
     named = [*anywhere.items(), *in_files]
     assert [name for name, source in named if f"def {name}" not in source] == []
+
+
+def test_every_command_is_on_its_page_as_in_its_help() -> None:
+    page = (PROJECT / "docs" / "commands.md").read_text("utf-8")
+    rows = {f"| `{example}` | {summary} |" for _, summary, example in COMMANDS.values()}
+    assert rows == {line for line in page.splitlines() if line.startswith("| `")}
 
 
 def test_every_fault_is_shown_by_a_test() -> None:

@@ -39,7 +39,6 @@ from cloze.model.training.optimizer import AdamW
 from cloze.model.training.precision import FP8_CAPABILITY
 from cloze.model.training.pretrain import compiles, gpu_token_budget, has_compiler
 from cloze.model.training.telemetry import Curve, Telemetry
-from tests.conftest import PROJECT
 from tests.model.strict_cuda import CUDA, CudaTensor, Refused, StrictCuda, strict_cuda
 from tests.model.training.training_fixtures import ENCODER, TOKENIZER, examples_artifact
 
@@ -150,13 +149,27 @@ def _trainer(
     )
 
 
-def _documented(name: str) -> tuple[int, int]:
-    """Micro-batches and launches per step, as in docs/training.md."""
-    table = (PROJECT / "docs" / "training.md").read_text()
-    row = next(line for line in table.splitlines() if line.startswith(f"| {name} | "))
-    micro_batches, launches = row.split("|")[2:4]
-    return int(micro_batches), int(launches.replace(",", ""))
-
+LAUNCHES = {
+    "bf16": 408,
+    "bf16 without dropout": 368,
+    "fp32": 506,
+    "fp32 without dropout": 422,
+    "exact gelu": 408,
+    "left to right": 408,
+    "right to left": 448,
+    "next token": 408,
+    "without next sentences": 408,
+    "bias correction": 408,
+    "lamb": 452,
+    "muon": 458,
+    "stable_adamw": 496,
+    "fp8": 912,
+    "bf16 as graphs": 49,
+    "modern": 409,
+    "modern fp32": 481,
+    "modern muon": 509,
+}
+"""Kernel launches of a step of two micro-batches, eager unless graphs, of a two-layer encoder."""
 
 CONFIGURATIONS = {
     "bf16": {},
@@ -197,10 +210,9 @@ def test_the_host_waits_once_a_step_and_nothing_is_refused(
     batch = source(1)
     cuda.reset()
     trainer.train_step(batch, started=0.0, waited=0.0)
-    assert len(batch.micro_batches) > 1
     assert len(cuda.reads) == 1, cuda.reads
-    found = len(batch.micro_batches), cuda.launches.total()
-    assert found == _documented(name), f"docs/training.md, launches of {name!r}: now {found}"
+    assert len(batch.micro_batches) == 2
+    assert cuda.launches.total() == LAUNCHES[name]
     if "fp32" not in name:  # without FlashAttention, sequences are padded in groups
         assert cuda.pageable == []
 
