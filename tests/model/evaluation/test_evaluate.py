@@ -108,14 +108,14 @@ def test_a_p_value_is_corrected_for_the_tasks_beside_it() -> None:
     others = [
         (
             task.model_copy(update={"name": f"t{n}"}),
-            [trial.model_copy(update={"task": f"t{n}"}) for trial in noise.fits],
+            [trial.model_copy(update={"task": f"t{n}"}) for trial in noise.trials],
         )
         for n in range(3)
         for task in noise.tasks
     ]
     among = Trials(
         tasks=(*one.tasks, *(task for task, _ in others)),
-        fits=(*one.fits, *(trial for _, found in others for trial in found)),
+        trials=(*one.trials, *(trial for _, found in others for trial in found)),
     )
     beside = task_scores(among, TINY, published={})[0].comparisons[1]
     assert alone.outcome == "win"
@@ -155,8 +155,8 @@ def test_mnli_counts_twice_in_the_glue_average() -> None:
         one = fits([percent / 100], [0.5], name=name, glue=name)
         tasks += one.tasks
         more = {"dev_mismatched": {"accuracy": 0.834}} if name == "MNLI" else {}
-        found += [trial.model_copy(update={"task": name, "more": more}) for trial in one.fits]
-    trials = Trials(tasks=tuple(tasks), fits=tuple(found))
+        found += [trial.model_copy(update={"task": name, "more": more}) for trial in one.trials]
+    trials = Trials(tasks=tuple(tasks), trials=tuple(found))
     average = glue_average(trials, task_scores(trials, TINY, published={}))
     assert average == pytest.approx(0.796, abs=5e-5)
 
