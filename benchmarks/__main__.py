@@ -51,7 +51,7 @@ TINY = Scale(
     config="configs/smoke.toml",
     megabytes=(0.2, 3.0),
     repeats=1,
-    training=f"--presets tiny --sides ours deepspeed {BEST[0]} --rounds 1 --batch-size 8",
+    training=f"--presets tiny --sides ours {BEST[0]} --rounds 1 --batch-size 8",
     race="--preset tiny --steps 24 --batch-size 8 --max-seq-length 64",
 )
 """A smoke test: every program runs, no figure means anything."""

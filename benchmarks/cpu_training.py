@@ -30,8 +30,8 @@ from benchmarks.measuring import PRECISION, Figures
 
 BEST = (f"huggingface_{PRECISION}", f"huggingface_{PRECISION}_compiled")
 """Hugging Face at its best is the faster of the two."""
-SIDES = ("ours", "deepspeed", *dict.fromkeys((*BEST, "huggingface_fp32")))
-"""`deepspeed` is ours through DeepSpeed, as with several ranks; fp32 is the Trainer's default."""
+SIDES = ("ours", *dict.fromkeys((*BEST, "huggingface_fp32")))
+"""fp32 is the Trainer's default."""
 GOALS = {"mini": (6.0, 5.5), "base": (2.8, 4.3)}
 """How much faster than Hugging Face's best, and than its default."""
 STEPS = {
@@ -117,8 +117,6 @@ def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> Fig
     }
     result = {"sides": figures, "matrix_gflops": matrix, "disturbed_turns": disturbed, **times}
     result["share_of_matrix_rate"] = round(figures["ours"]["gflops"] / matrix, 3)
-    if "deepspeed" in speeds:
-        result["share_of_deepspeed"] = round(1 - speeds["deepspeed"] / ours, 3)
     return {**result, "goals": case.goals}
 
 
@@ -126,7 +124,7 @@ def compare_all(
     cases: Sequence[Case], arguments: argparse.Namespace, settings: dict[str, object]
 ) -> None:
     """Compare the sides of each case, add each result to the file, print a table."""
-    packages = ("torch", "transformers", "deepspeed")
+    packages = ("torch", "transformers")
     rows: list[list[object]] = []
     for case in cases:
         circumstances = {

@@ -45,8 +45,8 @@ from benchmarks.transformers_steps import Inputs, hugging_face_model, micro_batc
 from benchmarks.workload import DISTINCT, Workload, encoder_config
 from cloze.model.config import TrainingMachine
 from cloze.model.encoder.operations.products import matrix_rate
+from cloze.model.encoder.precision import require_fp8
 from cloze.model.training.cuda_graphs import MOST_TOKENS
-from cloze.model.training.precision import require_fp8
 from cloze.model.training.start import training_environment
 
 GOALS = {

@@ -1,7 +1,7 @@
 """Our side of the training benchmarks: the product's own engine, trainer and training step.
 
 In:  a recipe, or a workload (workload.py) of batches drawn from a seed.
-Out: `engine_of`, the product's `Engine` around a new model; `trainer`, its `Trainer` around that;
+Out: `engine_of`, the product's engine around a new model; `trainer`, its `Trainer` around that;
      `training_steps`, which passes it batches through the product's `prefetch`.
 """
 
@@ -19,12 +19,14 @@ from cloze.model.data.batch import pack_sequences
 from cloze.model.data.micro_batches import StepBatch, on_device, prefetch
 from cloze.model.data.order import BatchAddress
 from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.precision import computed_in
 from cloze.model.training.checkpoints import Checkpoints
 from cloze.model.training.cuda_graphs import StepGraphs
 from cloze.model.training.distributed import World, join_world
-from cloze.model.training.engine import Engine
+from cloze.model.training.engine import Replicated
 from cloze.model.training.health import Alarms, Stop, Watchdog
 from cloze.model.training.loop import Trainer
+from cloze.model.training.optimizer import Schedule
 from cloze.model.training.telemetry import Curve, Telemetry
 
 STEPS = 1_000_000
@@ -36,21 +38,25 @@ def engine_of(
     vocabulary_size: int,
     *,
     world: World,
-    machine: TrainingMachine,
     fp8: bool = False,
     compiled: bool = False,
-) -> Engine:
+    graphs: bool = False,
+) -> Replicated:
     """The product's engine around a model drawn from the seed.
 
-    `fp8`: with FP8's operations; `compiled`: with compiled layers, if it is on a GPU.
+    `fp8`: with FP8's operations; `compiled`: with compiled layers, if it is on a GPU; `graphs`: for
+    CUDA graphs.
     """
     torch.manual_seed(stage.seed)
     model = PretrainingModel(Encoder(stage.encoder, vocabulary_size, fp8=fp8)).to(world.device)
     if compiled and world.device.type == "cuda":
         model.encoder.compile_layers()
     recipe = stage.pretrain
-    return Engine(
-        model, world=world, machine=machine, optimizer=recipe.optimizer, precision=recipe.precision
+    return Replicated(
+        computed_in(recipe.precision, model),
+        world=world,
+        schedule=Schedule(recipe.optimizer, recipe.steps),
+        keeps_gradients=graphs,
     )
 
 
@@ -87,9 +93,9 @@ def trainer(
         stage,
         VOCABULARY,
         world=world,
-        machine=machine,
         fp8=precision == "fp8",
         compiled=compiled,
+        graphs=graphs,
     )
     return Trainer(
         stage=stage,

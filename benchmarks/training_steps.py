@@ -3,8 +3,8 @@
     python benchmarks/training_steps.py ours --preset mini --steps 12 --warm-up 3
     python benchmarks/training_steps.py huggingface_bf16 --preset modern-17M --longest 1024
 
-In:  the side: `ours` (the trainer's engine), `deepspeed` (the same through DeepSpeed, which a
-     single rank does not need), `huggingface_bf16` or `huggingface_fp32`; `_compiled` may follow.
+In:  the side: `ours` (the trainer's engine), `huggingface_bf16` or `huggingface_fp32`; `_compiled`
+     may follow.
 Out: one JSON line: seconds, real tokens and FLOPs of each step, and the matrix rate after it.
 
 All sides see the same sequences and use exact GELU, fused AdamW, clipping and fp32 masters;
@@ -37,7 +37,7 @@ from benchmarks.transformers_steps import (
     update_of,
 )
 from benchmarks.workload import DISTINCT, SHARE_BY_TENTH, VOCABULARY, Workload, cut, encoder_config
-from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine
+from cloze.model.config import EncoderConfig, PretrainStage
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder
 from cloze.model.encoder.operations.native_kernels import kernels_in_use
@@ -51,17 +51,18 @@ MATRIX = 2048
 Step = Callable[[Sequence[Example], int], object]
 
 
-def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
+def our_training(config: EncoderConfig) -> Step:
     """The trainer's engine: ZeRO 0, one rank."""
     # imported here to keep our code out of the other side's process
     from benchmarks.product_steps import engine_of
     from cloze.model.training.distributed import join_world
     from cloze.model.training.pretrain import cpu_token_budget
 
-    recipe = {"seed": 0, "encoder": config, "pretrain": {"precision": PRECISION}}
-    stage = PretrainStage.model_validate(recipe)
+    optimizer = {"learning_rate": LEARNING_RATE, "warmup_steps": 0, "schedule": "constant"}
+    recipe = {"precision": PRECISION, "optimizer": optimizer}
+    stage = PretrainStage.model_validate({"seed": 0, "encoder": config, "pretrain": recipe})
     world = join_world(threads=torch.get_num_threads(), timeout=60.0, device="cpu")
-    engine = engine_of(stage, VOCABULARY, world=world, machine=machine)
+    engine = engine_of(stage, VOCABULARY, world=world)
     budget = MICRO_TOKENS if config.family == "modern" else cpu_token_budget(config)
 
     def step(batch: Sequence[Example], number: int) -> None:
@@ -69,7 +70,7 @@ def our_training(config: EncoderConfig, machine: TrainingMachine) -> Step:
         for micro, part in enumerate(cut(batch, budget)):
             sums = engine.forward(pack_sequences(part), dropout=number * 1000 + micro)
             engine.backward(sums.loss(masked, len(batch)))
-        engine.step(LEARNING_RATE)
+        engine.step(number, torch.zeros(0))
 
     return step
 
@@ -137,11 +138,10 @@ def run(side: str, arguments: argparse.Namespace) -> Turn:
     )
     config = encoder_config(work.size, hidden_act=arguments.activation)
     embeds, ours = arguments.task == "embed", not side.startswith("huggingface")
-    through_deepspeed = {"steps_per_print": None} if side == "deepspeed" else {}
     if embeds:
         step = our_embedding(config) if ours else their_embedding(config, work, side)
     elif ours:
-        step = our_training(config, TrainingMachine(deepspeed=through_deepspeed))
+        step = our_training(config)
     else:
         step = their_training(config, work, side)
     turn: Turn = {"seconds": [], "tokens": [], "flops": [], "rates": [], "kernels": ""}

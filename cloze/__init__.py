@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     from cloze.model.data.torch_dataset import PretrainingBatches
+    from cloze.model.encoder.precision import Precision
     from cloze.model.inference.load import Model
     from cloze.model.inference.predict import Predictor
-    from cloze.model.training.precision import Precision
 
     class LoadOptions(TypedDict, total=False):
         """How to load an encoder; defaults: those of `cloze.model.inference.load.load_model`."""

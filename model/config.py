@@ -930,7 +930,7 @@ class TrainingMachine(Config):
     """Seconds without progress after which the watchdog ends the run."""
 
     deepspeed: dict[str, object] = Field(default_factory=dict)
-    """Raw keys merged into DeepSpeed's configuration, as an escape hatch."""
+    """ZeRO 1 to 3: raw keys merged into DeepSpeed's configuration, as an escape hatch."""
 
     def check_recipe(self, recipe: PretrainConfig) -> None:
         """Refuse to pre-train by a `recipe` that these settings do not allow."""
@@ -946,11 +946,12 @@ class TrainingMachine(Config):
                 "update reduces over ranks and needs the masters on the GPU; remove "
                 "offload_optimizer"
             )
-        if self.offload_optimizer and not self.zero_stage:
-            raise UsageError(
-                "training.offload_optimizer with training.zero_stage = 0: only ZeRO 1 to 3 can "
-                "offload the optimizer's state; set zero_stage = 1, 2 or 3"
-            )
+        for name in ("offload_optimizer", "deepspeed"):
+            if getattr(self, name) and not self.zero_stage:
+                raise UsageError(
+                    f"training.{name} with training.zero_stage = 0: only ZeRO 1 to 3 run on "
+                    f"DeepSpeed; set zero_stage = 1, 2 or 3, or leave {name} out"
+                )
         longest = max(phase.max_seq_length for phase in recipe.phases)
         if 0 < self.token_budget < longest:
             raise UsageError(

@@ -30,14 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.measuring import Arguments, Figures, machine, read_result, write_result
 from benchmarks.product_steps import engine_of
 from cloze.artifacts.store import open_artifact
-from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.config import PretrainStage
 from cloze.model.data.micro_batches import Share, StepBatch, prefetch
 from cloze.model.data.sources import suited_tokenizer, training_source
 from cloze.model.encoder import bert
 from cloze.model.encoder.operations.products import affine, fp8_affine
 from cloze.model.training.distributed import join_world
 from cloze.model.training.engine import Engine
-from cloze.model.training.optimizer import learning_rate
 
 ALLOWED = 0.02
 """Largest difference between FP8's curve and its control, in nats."""
@@ -68,15 +67,14 @@ def recipe(precision: str, arguments: argparse.Namespace) -> PretrainStage:
     )
 
 
-def train_step(trained: Engine, stage: PretrainStage, batch: StepBatch) -> float:
+def train_step(trained: Engine, batch: StepBatch) -> float:
     """One update; the MLM loss before it, in nats per masked token."""
     total = torch.zeros(())
     for number, micro_batch in enumerate(batch.micro_batches):
         sums = trained.forward(micro_batch, dropout=batch.step * 100 + number)
         trained.backward(sums.loss(batch.masked, batch.labelled))
         total += sums.masked_lm_loss.detach()
-    optimizer = stage.pretrain.optimizer
-    trained.step(learning_rate(batch.step, steps=stage.pretrain.steps, optimizer=optimizer))
+    trained.step(batch.step, total[None])
     return float(total) / batch.masked
 
 
@@ -89,7 +87,6 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
         stage,
         tokenizer.size,
         world=join_world(threads=torch.get_num_threads(), timeout=600.0, device="cpu"),
-        machine=TrainingMachine(),
         fp8=name != "bf16",
     )
     source = training_source(examples, tokenizer, stage, share=Share(0, 1, arguments.token_budget))
@@ -102,7 +99,7 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
         mock.patch.object(bert, "fp8_affine", product),
     ):
         for batch in batches:
-            found.append(train_step(trained, stage, batch))
+            found.append(train_step(trained, batch))
             if (batch.step + 1) % arguments.window == 0:
                 seconds = time.monotonic() - started
                 line = f"{name} step {batch.step + 1} {found[-1]:.3f} {seconds:.0f} s"

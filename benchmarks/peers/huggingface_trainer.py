@@ -31,7 +31,7 @@ from cloze.model.data.micro_batches import BatchSource, Share
 from cloze.model.data.sources import heldout_sources, suited_tokenizer, training_source
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.hugging_face.layout import to_hugging_face
-from cloze.model.training.optimizer import learning_rate, parameter_groups
+from cloze.model.training.optimizer import Schedule, parameter_groups
 
 settings = json.loads(Path(sys.argv[1]).read_text())
 stage = PretrainStage.model_validate(settings["config"])
@@ -129,12 +129,9 @@ optimizer = torch.optim.AdamW(  # with our parameter groups and settings
     eps=recipe.optimizer.eps,
     fused=True,
 )
+rate = Schedule(recipe.optimizer, recipe.steps)
 schedule = torch.optim.lr_scheduler.LambdaLR(
-    optimizer,
-    lambda step: (
-        learning_rate(step, steps=recipe.steps, optimizer=recipe.optimizer)
-        / recipe.optimizer.learning_rate
-    ),
+    optimizer, lambda step: rate(step) / recipe.optimizer.learning_rate
 )
 watch = HeldOut()
 transformers.Trainer(

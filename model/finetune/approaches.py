@@ -8,7 +8,6 @@ Out: fp32 logits, one row per sequence or per position that the head reads; of a
 approach.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.data.batch import on, ragged_indices
+from cloze.model.encoder.precision import computed_in
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
-from cloze.model.training.precision import Rounded
 
 
 class Approach(Protocol):
@@ -26,6 +25,9 @@ class Approach(Protocol):
 
     module: nn.Module
     """Its parameters are trained."""
+
+    computed: nn.Module
+    """What computes with them: the module, or `Rounded` around it."""
 
     def logits(self, split: str, rows: Places, dropout_seed: int | None) -> Tensor:
         """[rows or positions, outputs] fp32; with a dropout seed in training, None at inference."""
@@ -38,8 +40,7 @@ class FineTuning:
         """`model`: a `TaskModel`, a `SentenceModel`, or one with the same signature."""
         self.problem = problem
         self.module = model
-        self.call: Callable[..., Tensor] = Rounded(model) if precision == "bf16" else model
-        """Computes the logits; an engine may replace it."""
+        self.computed = computed_in(precision, model)
 
     def logits(self, split: str, rows: Places, dropout_seed: int | None) -> Tensor:
         """Logits of these sequences."""
@@ -48,7 +49,8 @@ class FineTuning:
         positions = None
         if self.problem.reads == "tokens":
             positions = on(device, torch.from_numpy(self.problem.positions(split, rows)))
-        return self.call(batch, positions, dropout_seed)
+        logits: Tensor = self.computed(batch, positions, dropout_seed)
+        return logits
 
 
 @torch.inference_mode()

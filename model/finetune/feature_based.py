@@ -15,9 +15,9 @@ from cloze.model.data.batch import on, ragged_indices
 from cloze.model.encoder.bilstm import BiLSTM
 from cloze.model.encoder.models import HEAD_DROPOUT, Encoder
 from cloze.model.encoder.operations.dropout import dropout, noise_from
+from cloze.model.encoder.precision import rounded
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
-from cloze.model.training.precision import rounded
 
 # P positions of all sequences, B sequences, K layers, L + 1 states of an encoder, H width
 
@@ -28,7 +28,7 @@ class FeatureBased:
     def __init__(self, problem: Problem, head: nn.Module, cache: "FeatureCache") -> None:
         """`head`: a `FeatureHead`, or one with the same signature."""
         self.problem = problem
-        self.module = head
+        self.module = self.computed = head
         self._cache = cache
 
     def logits(self, split: str, rows: Places, dropout_seed: int | None) -> Tensor:

@@ -54,7 +54,7 @@ from cloze.model.config import FinetuneConfig, FinetuneStage, TaskConfig, Traini
 from cloze.model.encoder.models import SentenceModel
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.finetune.error_analysis import errors_table, scored_split
-from cloze.model.finetune.trainer import decoded, share_batches
+from cloze.model.finetune.trainer import decoded
 from cloze.model.finetune.trials import (
     TrialGroup,
     TrialPlan,
@@ -131,12 +131,10 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
             encoders=encoders,
             tasks={record.name: record for _, record in loaded},
             advance=worker.advance,
-            device=world.device,
+            world=world if shared else world.alone(),
             token_budget=machine.token_budget or DEFAULT_TOKEN_BUDGET,
             writes=world.is_first or not shared,
         )
-        if shared:
-            runner.make_optimizer = share_batches(world, machine)
         logged = groups if shared else groups[world.rank :: world.ranks]
         steps = sum(group.steps for group in logged)
         worker.progress = Progress("finetune", steps, unit="steps")
@@ -375,7 +373,7 @@ def untouched(runner: TrialRunner, problem: Problem) -> tuple[Baseline, ...]:
         return ()
     given = runner.encoders[0]
     encoder = given.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
-    model = SentenceModel(encoder, pooling=given.pooling).to(runner.device)
+    model = SentenceModel(encoder, pooling=given.pooling).to(runner.world.device)
     approach = FineTuning(problem, model, precision=runner.config.precision)
     scores = {
         split: problem.score(

@@ -27,15 +27,13 @@ from cloze.model.finetune.error_analysis import confusion, errors, scored_split
 from cloze.model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
 from cloze.model.finetune.trainer import (
     Advance,
-    LocalOptimizer,
-    MakeOptimizer,
     Recipe,
     Trainer,
     TrialResult,
-    missed_decay,
 )
 from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
 from cloze.model.tasks.base import Problem
+from cloze.model.training.distributed import World
 
 Weights = dict[str, Tensor]
 
@@ -190,11 +188,12 @@ class TrialRunner:
     advance: Callable[[int, str], None]
     """Counts steps of this process; called with the title of their trial."""
 
-    device: torch.device
+    world: World
+    """The ranks that share the batches of every trial."""
+
     token_budget: int
     """Tokens per micro-batch."""
 
-    make_optimizer: MakeOptimizer = LocalOptimizer
     writes: bool = True
     """False for ranks that only share the batches of the first rank's trials."""
 
@@ -275,7 +274,7 @@ class TrialRunner:
             weights[embeddings] = plan.problem.restore_rows(
                 initial.parameters[embeddings],
                 weights[embeddings],
-                decay=missed_decay(trainer.schedule, steps=trainer.steps),
+                decay=trainer.engine.schedule.missed_decay(),
             )
         trial = trial_record(plan, result, restarts=attempt)
         self._latest = (plan.name, weights)
@@ -307,7 +306,7 @@ class TrialRunner:
         if left is not None:
             return load(self.content(left))
         say(f"finetune: {plan.name} is trained again for its weights")
-        self.make_optimizer = LocalOptimizer  # the other ranks are done
+        self.world = self.world.alone()  # the other ranks are done
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
         task = plan.task.model_copy(update=chosen)  # possibly from the grid
         epochs = trial.steps // replace(plan, task=task.model_copy(update={"epochs": 1})).steps
@@ -322,7 +321,7 @@ class TrialRunner:
             attempt=attempt,
             token_budget=self.token_budget,
         )
-        problem = plan.problem
+        problem, world = plan.problem, self.world
         approach: Approach
         if plan.feature is not None:
             cache = self._features(plan, plan.feature)
@@ -330,7 +329,8 @@ class TrialRunner:
             head = FeatureHead(
                 plan.feature, depth=cache.depth, width=cache.width, outputs=problem.outputs
             )
-            approach = FeatureBased(problem, head.to(self.device), cache)
+            approach = FeatureBased(problem, head.to(world.device), cache)
+            world = world.alone()  # so small a head is trained by every rank alone
         else:
             encoder = initial.encoder(
                 pretrained=plan.initialisation == "pretrained" or plan.after is not None,
@@ -348,8 +348,8 @@ class TrialRunner:
                     bilstm=self.config.bilstm,
                 )
             )
-            approach = FineTuning(problem, model.to(self.device), precision=self.config.precision)
-        return Trainer(problem, approach, recipe, self.make_optimizer)
+            approach = FineTuning(problem, model.to(world.device), precision=self.config.precision)
+        return Trainer(problem, approach, recipe, world)
 
     def _features(self, plan: TrialPlan, feature: FeatureConfig) -> FeatureCache:
         """Layers of the frozen encoders; the most recent ones are cached.
@@ -365,7 +365,7 @@ class TrialRunner:
                     pretrained=pretrained,
                     seed=address(seed, "frozen encoder", number) >> 2,
                     used_ids=plan.problem.used_ids,
-                ).to(self.device)
+                ).to(self.world.device)
                 for number, initial in enumerate(self.encoders)
             ]
             layers, precision = LAYERS[feature.layers], self.config.precision

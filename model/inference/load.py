@@ -23,10 +23,10 @@ from cloze.artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
+from cloze.model.encoder.precision import Precision, placed
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.hugging_face.source import MODULES, SentenceModules, open_source
 from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
-from cloze.model.training.precision import Precision, placed
 
 WINDOW = 2048
 """Number of texts tokenised and sorted at once."""

@@ -23,6 +23,7 @@ from torch import nn
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.encoder.models import SentenceModel
+from cloze.model.encoder.precision import placed
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
@@ -30,7 +31,6 @@ from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.problems import load_problem, read_split, wanted_columns
 from cloze.model.tasks.tagging import Tagging, entities
 from cloze.model.tasks.task_table import TaskTable, tabulated
-from cloze.model.training.precision import placed
 
 WINDOW = 2048
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")

@@ -8,7 +8,7 @@ The key of an artifact covers everything it was made from. The continued run the
 new artifact with the finished one among its inputs, not the artifact of a longer uninterrupted run.
 With a decay, it could not be the same: every learning rate depends on the total number of steps,
 and the finished run has decayed to 0, so the schedule continues differently
-(`cloze.model.training.optimizer.learning_rate`). After a constant rate, the further steps are those
+(`cloze.model.training.optimizer.Schedule`). After a constant rate, the further steps are those
 of the longer run. Data order, dropout, moments and the curve continue as in a single run.
 
 Records are verified like content but are not part of the artifact's digest, so keeping them changes

@@ -19,7 +19,6 @@ from torch import Tensor
 from cloze.artifacts.errors import UsageError
 from cloze.model.config import PretrainStage, TrainingMachine
 from cloze.model.data.batch import PackedBatch, Shape
-from cloze.model.encoder.losses import PretrainingSums
 from cloze.model.encoder.operations.attention import backend_name
 from cloze.model.encoder.operations.dropout import DeviceNoise
 from cloze.model.training.distributed import World
@@ -38,10 +37,10 @@ def require_graphs(stage: PretrainStage, machine: TrainingMachine, world: World)
     reason = ""
     if world.device.type != "cuda":
         reason = f"on {world.device.type}: graphs are for GPUs"
-    elif world.ranks > 1 or machine.zero_stage or machine.deepspeed:
+    elif world.ranks > 1 or machine.zero_stage:
         reason = (
-            "with several ranks, ZeRO or DeepSpeed keys: the host moves and reduces gradients "
-            "during the backward pass"
+            "with several ranks or ZeRO: the host moves and reduces gradients during the backward "
+            "pass"
         )
     elif machine.checkpoint_activations:
         reason = "with training.checkpoint_activations: it saves the generator's state"
@@ -78,7 +77,7 @@ class StepGraphs:
     """The graphs of one engine, captured for recurring shapes."""
 
     def __init__(self, engine: Engine) -> None:
-        """`engine`: of a machine with `training.cuda_graphs`, so that it keeps gradient tensors."""
+        """`engine`: one that keeps gradient tensors."""
         self._engine = engine
         self._pool = torch.cuda.graph_pool_handle()
         """Memory shared by all graphs: only the sums outlive a replay."""
@@ -104,7 +103,7 @@ class StepGraphs:
             graph = torch.cuda.CUDAGraph()
             # Work queued meanwhile by other threads (copies of the next batches) is not captured.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                sums: PretrainingSums = self._engine.forward(inputs, dropout=DeviceNoise())
+                sums = self._engine.forward(inputs, dropout=DeviceNoise())
                 self._engine.backward(sums.loss(*divisor_values.unbind()))
                 written = torch.stack([value.detach().float() for value in sums])
             self._graphs[shape] = _Graph(graph, inputs, divisor_values, written)

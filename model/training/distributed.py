@@ -45,6 +45,10 @@ class World:
         """Whether this rank writes."""
         return self.rank == 0
 
+    def alone(self) -> "World":
+        """This process without its peers."""
+        return World(0, 1, self.device)
+
     def sum(self, values: Sequence[float] | Tensor) -> list[float]:
         """Each value summed over all ranks, in float64."""
         tensor = torch.as_tensor(values, dtype=torch.float64, device=self.device)
@@ -56,6 +60,14 @@ class World:
         if self.ranks > 1:
             distributed.all_reduce(tensor)
         return tensor
+
+    def gather_rows(self, rows: Tensor, *, first: int, total: int) -> Tensor:
+        """[total, D]: the rows of all ranks; those of this rank begin at `first`."""
+        if self.ranks == 1:
+            return rows
+        whole = rows.new_zeros(total, rows.shape[1])
+        whole[first : first + len(rows)] = rows
+        return self.sum_tensor(whole)
 
     def gather(self, value: Value) -> list[Value]:
         """The values of all ranks, JSON-like."""

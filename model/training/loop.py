@@ -1,4 +1,4 @@
-"""The training loop: `train` → `train_step` (accumulate, clip, schedule) → `micro_step`.
+"""The loop of pre-training: `train` → `train_step` → `micro_step`.
 
 In:  an engine, batches, held-out batches.
 Out: a trained engine, the curve, checkpoints; or `Terminated` after a checkpoint if asked to stop.
@@ -20,14 +20,12 @@ from cloze.artifacts.runtime.program import Terminated
 from cloze.model.config import PretrainStage, TrainingMachine
 from cloze.model.data.batch import PackedBatch
 from cloze.model.data.micro_batches import BatchSource, StepBatch, on_device, prefetch
-from cloze.model.encoder.losses import PretrainingSums
 from cloze.model.training.checkpoints import Checkpoints, Identity, RunState
 from cloze.model.training.continuation import Continuation
 from cloze.model.training.cuda_graphs import StepGraphs
 from cloze.model.training.distributed import World
 from cloze.model.training.engine import Engine
 from cloze.model.training.health import Alarms, Stop, Watchdog
-from cloze.model.training.optimizer import learning_rate
 from cloze.model.training.telemetry import Curve, StepRecord, Telemetry
 
 
@@ -110,33 +108,27 @@ class Trainer:
 
     def train_step(self, batch: StepBatch, *, started: float, waited: float) -> bool:
         """Accumulate the gradients of the micro-batches and update once; True to stop the run."""
-        recipe = self.stage.pretrain
-        rate = learning_rate(
-            batch.step,
-            steps=recipe.steps,
-            optimizer=recipe.optimizer,
-            steps_before=self.continuation.rise_at if self.continuation else 0,
-        )
         sums = torch.zeros(5, device=self.world.device)
         batch.wait_for_copies()
         for micro, micro_batch in enumerate(batch.micro_batches):
             sums[:4] += self.micro_step(batch, micro_batch, micro=micro)
         sums[4] = self.stop.wanted
         self.watchdog.reached("before_step", batch.step)
-        outcome = self.engine.step(rate, sums)
+        outcome = self.engine.step(batch.step, sums)
         self.watchdog.reached("after_step", batch.step)
-        *totals, stopping = outcome.sums
+        *totals, stopping = outcome.sums.tolist()
         self.step = batch.step + 1
         if outcome.applied:
             self.skipped_in_row = 0
             scores = mean_scores(totals, masked=batch.masked, labelled=batch.labelled)
-            nsp = scores["next_sentence_loss"] if recipe.next_sentence_loss else 0.0
+            has_sentence_loss = self.stage.pretrain.next_sentence_loss
+            nsp = scores["next_sentence_loss"] if has_sentence_loss else 0.0
             record = StepRecord(
                 step=self.step,
                 loss=scores["masked_lm_loss"] + nsp,
                 **scores,
-                gradient_norm=outcome.gradient_norm,
-                learning_rate=rate,
+                gradient_norm=float(outcome.gradient_norm),
+                learning_rate=outcome.learning_rate,
                 examples=batch.examples,
                 tokens=batch.tokens,
                 flops=self.stage.encoder.training_flops(
@@ -155,7 +147,7 @@ class Trainer:
                 say(f"warning: {warning}")
         else:
             self._skip(batch)
-        return stopping > 0
+        return bool(stopping > 0)
 
     def micro_step(self, batch: StepBatch, micro_batch: PackedBatch, *, micro: int) -> Tensor:
         """Forward and backward pass of a micro-batch; its four sums, [4]."""
@@ -170,7 +162,7 @@ class Trainer:
             if replayed is not None:
                 self.watchdog.reached("after_backward", batch.step)
                 return replayed
-        sums: PretrainingSums = self.engine.forward(micro_batch, dropout=seed)
+        sums = self.engine.forward(micro_batch, dropout=seed)
         self.watchdog.reached("after_forward", batch.step)
         loss = sums.loss(*divisors)
         self.engine.backward(loss, last=micro + 1 == len(batch.micro_batches))
@@ -192,7 +184,7 @@ class Trainer:
             heldout = make(number)
             heldout.wait_for_copies()
             for micro_batch in heldout.micro_batches:
-                found: PretrainingSums = self.engine.forward(micro_batch, dropout=None)
+                found = self.engine.forward(micro_batch, dropout=None)
                 sums += torch.stack([value.double() for value in found])
             masked += heldout.masked
             labelled += heldout.labelled

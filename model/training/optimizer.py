@@ -22,8 +22,8 @@ from cloze.artifacts.errors import UsageError
 from cloze.model.config import OptimizerConfig
 from cloze.model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
 from cloze.model.encoder.operations.products import TILE, product
+from cloze.model.encoder.precision import Kept, Rounded
 from cloze.model.training.distributed import World
-from cloze.model.training.precision import Kept, Rounded
 
 ParameterGroup = dict[str, Any]
 """A parameter group in torch's format: `params` and their settings."""
@@ -47,31 +47,47 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def learning_rate(
-    step: int, *, steps: int, optimizer: OptimizerConfig, steps_before: int = 0
-) -> float:
-    """The learning rate of `step` (from 0) out of `steps`: linear warm-up, then the schedule.
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate of every step of a run: linear warm-up, then the configured schedule.
 
     Linear decay counts from step 0: the rate is 0 at step 0 and drops from the peak to peak × (1 -
     warmup/N) at the end of the warm-up (reference: optimization.py:32-54), unlike in Hugging Face's
     schedule. `wsd` is constant, then peak × (1 - √t) with t from 0 to 1 in the last `decay_share`
     of the steps (Hägele et al. 2024, equation 1); `constant` stays constant.
 
-    A run that continues a finished one of `steps_before` steps, whose rate has decayed to 0, warms
-    up again to the schedule of the longer run: a jump would destroy part of what was learnt (Gupta
-    et al. 2023, "Continual pre-training of large language models: how to (re)warm").
+    A run that continues a finished one, whose rate has decayed to 0, warms up again to the schedule
+    of the longer run: a jump would destroy part of what was learnt (Gupta et al. 2023, "Continual
+    pre-training of large language models: how to (re)warm").
     """
-    left = max(0.0, 1.0 - step / steps)
-    if optimizer.schedule == "constant":
-        left = 1.0
-    elif optimizer.schedule == "wsd":
-        falling = optimizer.decay_share * steps
-        left = 1.0 - math.sqrt(min(1.0, max(0.0, 1.0 - (steps - step) / falling)))
-    line = optimizer.learning_rate * left
-    done = step - steps_before
-    if done >= optimizer.warmup_steps:
-        return line
-    return (line if steps_before else optimizer.learning_rate) * done / optimizer.warmup_steps
+
+    optimizer: OptimizerConfig
+    steps: int
+    """Steps of the whole run."""
+
+    steps_before: int = 0
+    """Steps of the finished run that this one continues."""
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of `step`, counted from 0."""
+        optimizer = self.optimizer
+        left = max(0.0, 1.0 - step / self.steps)
+        if optimizer.schedule == "constant":
+            left = 1.0
+        elif optimizer.schedule == "wsd":
+            falling = optimizer.decay_share * self.steps
+            left = 1.0 - math.sqrt(min(1.0, max(0.0, 1.0 - (self.steps - step) / falling)))
+        line = optimizer.learning_rate * left
+        done = step - self.steps_before
+        if done >= optimizer.warmup_steps:
+            return line
+        peak = line if self.steps_before else optimizer.learning_rate
+        return peak * done / optimizer.warmup_steps
+
+    def missed_decay(self) -> float:
+        """The factor by which weight decay scales a parameter that never has a gradient."""
+        rates = map(self, range(self.steps))
+        return math.prod(1 - rate * self.optimizer.weight_decay for rate in rates)
 
 
 def build_optimizer(

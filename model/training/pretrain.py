@@ -38,6 +38,7 @@ from cloze.model.data.sources import (
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.encoder.operations.attention import backend_name
 from cloze.model.encoder.operations.products import matrix_rate
+from cloze.model.encoder.precision import computed_in, require_fp8
 from cloze.model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.hugging_face.source import refuse_another_shape, refuse_another_tokenizer
@@ -50,13 +51,19 @@ from cloze.model.training.checkpoints import (
     no_fault,
     resume,
 )
-from cloze.model.training.continuation import continuation_of, finished_state, keep_final_state
+from cloze.model.training.continuation import (
+    Continuation,
+    continuation_of,
+    finished_state,
+    keep_final_state,
+)
 from cloze.model.training.cuda_graphs import StepGraphs, require_graphs
 from cloze.model.training.distributed import World, join_world
-from cloze.model.training.engine import Engine
+from cloze.model.training.engine import Engine, Replicated
 from cloze.model.training.health import Alarms, Stop, Watchdog
 from cloze.model.training.loop import Trainer
-from cloze.model.training.precision import require_fp8
+from cloze.model.training.optimizer import Schedule
+from cloze.model.training.sharded import Sharded
 from cloze.model.training.start import restart_prepared, threads_per_rank
 from cloze.model.training.telemetry import Curve, Telemetry, metrics_log, start_trackers
 from cloze.model.training.waiting import patient_threads
@@ -116,7 +123,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
         ):
             share = share_of(stage, machine, vocabulary_size=tokenizer.size, world=world)
             source = training_source(examples, tokenizer, stage, share=share)
-            engine = start_engine(stage, machine, tokenizer, world=world, resumed=resumed)
+            engine = start_engine(stage, machine, tokenizer, resumed, continuation, world=world)
             trainer = Trainer(
                 stage=stage,
                 machine=machine,
@@ -262,9 +269,10 @@ def start_engine(
     stage: PretrainStage,
     machine: TrainingMachine,
     tokenizer: SubwordTokenizer,
+    resumed: SavedRun | None,
+    continuation: Continuation | None,
     *,
     world: World,
-    resumed: SavedRun | None,
 ) -> Engine:
     """The engine: initialised from the run's seed, warm-started, or resumed."""
     torch.manual_seed(stage.seed)
@@ -286,17 +294,26 @@ def start_engine(
         state = dict(resumed.parameters(shapes, world=world))
         # Before DeepSpeed takes the model: its bf16 weights must be the rounded masters.
         model.load_state_dict({name: kept.master for name, kept in state.items()})
-    engine = Engine(
-        model.to(world.device),
-        world=world,
-        machine=machine,
-        optimizer=stage.pretrain.optimizer,
-        precision=stage.pretrain.precision,
-    )
+    model.to(world.device)
+    precision = stage.pretrain.precision
+    rise_at = continuation.rise_at if continuation else 0
+    schedule = Schedule(stage.pretrain.optimizer, stage.pretrain.steps, steps_before=rise_at)
+    engine: Engine
+    if machine.zero_stage:
+        engine = Sharded(
+            model, world=world, schedule=schedule, machine=machine, precision=precision
+        )
+    else:
+        engine = Replicated(
+            computed_in(precision, model),
+            world=world,
+            schedule=schedule,
+            keeps_gradients=machine.cuda_graphs,
+        )
     if resumed is not None:
         engine.restore(state, updates=resumed.state["updates"])
     if world.is_first:
-        computed = torch.float32 if stage.pretrain.precision == "fp32" else torch.bfloat16
+        computed = torch.float32 if precision == "fp32" else torch.bfloat16
         say(model.encoder.attention_facts(computed))
     return engine
 

@@ -153,6 +153,14 @@ def test_ranks_get_equal_work() -> None:
     assert work.max() / work.mean() < 1.01
 
 
+def test_examples_are_dealt_back_and_forth_to_ranks_and_to_their_micro_batches() -> None:
+    lengths, costs = np.full(8, 10), np.array([3.0, 8.0, 1.0, 6.0, 5.0, 4.0, 7.0, 2.0])
+    plan = plan_micro_batches(lengths, costs, ranks=2, token_budget=20)
+    dealt = [[costs[examples].tolist() for examples in rank] for rank in plan]
+    # To the ranks: 8 and 7, back 6 and 5, forth 4 and 3, back 2 and 1; likewise within each rank.
+    assert dealt == [[[8.0, 1.0], [5.0, 4.0]], [[7.0, 2.0], [6.0, 3.0]]]
+
+
 def test_attention_costs_what_documents_cost_by_themselves() -> None:
     cost = CostModel.of(EncoderConfig(preset="tiny"), 8192)
     count = np.array

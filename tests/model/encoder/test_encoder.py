@@ -1,6 +1,7 @@
 """Properties of the encoder beyond equal numbers: dropout, directions, dtypes, errors."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -63,6 +64,34 @@ def _mask(*address: int) -> torch.Tensor:
     draws = dropout_draws(Noise(address), 1_000_000, probability=0.1)
     assert draws is not None
     return draws.mask()
+
+
+@dataclass(frozen=True)
+class RecordedNoise(Noise):
+    """Noise that records every address from which bits are drawn."""
+
+    drawn: list[tuple[int, ...]] = field(default_factory=list)
+
+    def at(self, *place: int) -> Noise:
+        return RecordedNoise((*self.address, *place), self.drawn)
+
+    @property
+    def stream(self) -> int:
+        self.drawn.append(self.address)
+        return super().stream
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_every_dropout_of_every_layer_draws_from_a_stream_of_its_own(fused: bool) -> None:
+    torch.manual_seed(0)
+    config = small_config(**DROPPING)
+    encoder = Encoder(config, VOCABULARY, fp8=not fused)
+    noise = RecordedNoise((7,))
+    encoder(pack_sequences(random_examples(MIXED_LENGTHS)), noise)
+    # The embeddings' dropout; of each layer the probabilities', and those of both outputs.
+    assert len(noise.drawn) == 1 + 3 * config.num_hidden_layers
+    assert len(set(noise.drawn)) == len(noise.drawn)
+    assert len({Noise(address).stream for address in noise.drawn}) == len(noise.drawn)
 
 
 def test_masks_drop_one_value_in_ten_and_places_are_independent() -> None:

@@ -3,7 +3,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,10 +23,13 @@ from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
 from cloze.model.finetune.finetune import make_trials
-from cloze.model.finetune.trainer import LocalOptimizer, Recipe, Trainer, TrialResult
+from cloze.model.finetune.trainer import Recipe, Trainer, TrialResult
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.training.distributed import World
+from cloze.model.training.engine import Replicated, StepOutcome
+from cloze.model.training.optimizer import Schedule
 from tests.model.task_builders import (
     TINY,
     TOKENIZER,
@@ -140,7 +142,12 @@ def test_updates_are_those_of_torchs_adamw_with_clipping() -> None:
     config = OptimizerConfig(
         learning_rate=0.1, warmup_steps=0, bias_correction=True, max_grad_norm=0.5, weight_decay=0.0
     )
-    updates = LocalOptimizer(SimpleNamespace(module=ours), config, 1000)
+    engine = Replicated(
+        ours,
+        world=World(0, 1, torch.device("cpu")),
+        schedule=Schedule(config, 1000),
+        skips_nonfinite=False,
+    )
     reference = torch.optim.AdamW(theirs.parameters(), eps=1e-6, weight_decay=0.0)
     for step in range(3):
         for module in (ours, theirs):
@@ -150,7 +157,7 @@ def test_updates_are_those_of_torchs_adamw_with_clipping() -> None:
             group["lr"] = 0.1 * (1 - step / 1000)
         reference.step()
         reference.zero_grad()
-        updates.step(step)
+        engine.step(step, torch.zeros(0))
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
     assert all(parameter.grad is None for parameter in ours.parameters())
@@ -227,7 +234,7 @@ def test_gradients_reach_a_bilstm_before_the_head_and_through_it_the_encoder(
     model = TaskModel(Encoder(STILL, TOKENIZER.size), outputs=2, bilstm=True)
     batch = problem.sequences["train"].batch(np.arange(8))
     reader = FineTuning(problem, model, precision=precision)
-    reader.call(batch, torch.arange(batch.tokens), None).square().sum().backward()
+    reader.computed(batch, torch.arange(batch.tokens), None).square().sum().backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     met = {name for name, gradient in gradients.items() if gradient is not None and gradient.any()}
     assert gradients.keys() - met == {"encoder.pooler.dense.weight", "encoder.pooler.dense.bias"}
@@ -306,15 +313,21 @@ def test_cached_gradients_are_those_of_the_whole_batch(tmp_path: Path) -> None:
     task = TaskConfig.model_validate({**fields, "max_seq_length": 32})
     found = load_problem(task, TOKENIZER, load_tables(task))
     gradients = []
+
+    def outcome_of(number: int, sums: torch.Tensor) -> StepOutcome:
+        return StepOutcome(False, 0.0, torch.zeros(()), sums)
+
     for budget in (1 << 20, 40):
         torch.manual_seed(0)
         model = SentenceModel(Encoder(STILL, TOKENIZER.size))
         model.train()
         fit = Trainer(found, FineTuning(found, model), recipe(found, token_budget=budget))
-        fit.optimizer.step = lambda number: None  # type: ignore[method-assign]
-        loss, count = fit.train_step(0, np.arange(16))
+        fit.engine.step = outcome_of  # type: ignore[method-assign]
+        outcome, count = fit.train_step(0, np.arange(16))
         assert count == 16
-        gradients.append([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
+        gradients.append(
+            [outcome.sums, *(p.grad for p in model.parameters() if p.grad is not None)]
+        )
     assert len(gradients[0]) > 10
     for whole, cached in zip(*gradients, strict=True):
         torch.testing.assert_close(cached, whole, atol=1e-6, rtol=1e-5)

@@ -8,12 +8,12 @@ import torch
 
 from cloze.artifacts.store import Artifact, Store
 from cloze.model.data.shards import ExampleShards
+from cloze.model.encoder.precision import placed
 from cloze.model.evaluation.language_model import evaluate_encoder
 from cloze.model.finetune.finetune import make_trials
 from cloze.model.inference.export import import_encoder
 from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import load_predictor
-from cloze.model.training.precision import placed
 from tests.model.strict_cuda import CUDA, strict_cuda
 from tests.model.task_builders import (
     encoder_artifact,

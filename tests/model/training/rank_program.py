@@ -20,7 +20,7 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.runtime.program import Terminated
 from cloze.artifacts.stage import read_stage_table
 from cloze.model.training.checkpoints import FaultHook, no_fault
-from cloze.model.training.engine import Engine
+from cloze.model.training.engine import Replicated
 from cloze.model.training.pretrain import make_encoder
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
@@ -58,13 +58,13 @@ def _act(what: str) -> None:
 
 def _spoil_the_next_gradient() -> None:
     """Make the loss of the next backward pass of this process NaN."""
-    backward = Engine.backward
+    backward = Replicated.backward
 
-    def spoilt(engine: Engine, loss: Tensor, *, last: bool = False) -> None:
-        Engine.backward = backward  # type: ignore[method-assign]
+    def spoilt(engine: Replicated, loss: Tensor, *, last: bool = False) -> None:
+        Replicated.backward = backward  # type: ignore[method-assign]
         backward(engine, loss * float("nan"), last=last)
 
-    Engine.backward = spoilt  # type: ignore[method-assign]
+    Replicated.backward = spoilt  # type: ignore[method-assign]
 
 
 def fill_disk(size: int = 200) -> None:

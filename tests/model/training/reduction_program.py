@@ -19,8 +19,8 @@ from torch import Tensor, distributed
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import Example, PackedBatch, pack_sequences
 from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.precision import Rounded, computed_in
 from cloze.model.training.distributed import GradientBuckets, World, gradient_buckets, join_world
-from cloze.model.training.precision import Rounded
 
 VOCABULARY = 300
 MICRO_BATCHES = 3
@@ -65,7 +65,9 @@ def main(precision: str) -> None:
     model = PretrainingModel(Encoder(config, VOCABULARY))
     buckets = gradient_buckets(model.parameters(), bucket_bytes=1 << 16)
     reduction = GradientBuckets(buckets)
-    module = Rounded(model, buckets) if precision == "bf16" else model
+    module = computed_in(precision, model)
+    if isinstance(module, Rounded):
+        module.deliver_early(buckets)
     differences: list[float] = []
     traces: list[Times] = []
     for both_heads in (*[True] * TRACES, False):

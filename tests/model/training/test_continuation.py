@@ -9,7 +9,7 @@ import pytest
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import InputRef, StageTable, read_stage_table
 from cloze.artifacts.store import Artifact
-from cloze.model.training import loop
+from cloze.model.training.optimizer import Schedule
 from cloze.model.training.pretrain import make_encoder
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, stage_table
@@ -41,7 +41,7 @@ def trained(folder: Path, examples: Artifact, **recipe: Any) -> Artifact:
 def test_at_equal_rates_further_steps_are_bit_for_bit_those_of_a_run_without_an_end(
     examples: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "learning_rate", lambda step, **_: 1e-3)
+    monkeypatch.setattr(Schedule, "__call__", lambda schedule, step: 1e-3)
     whole = trained(tmp_path / "whole", examples, steps=20)
     half = trained(tmp_path / "half", examples, steps=10)
     found = make_encoder(longer(tmp_path / "longer", examples, half), [])

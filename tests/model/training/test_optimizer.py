@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from cloze.artifacts.errors import UsageError
 from cloze.model.config import OptimizerConfig
 from cloze.model.encoder.operations.native_kernels import kernels
+from cloze.model.encoder.precision import Rounded
 from cloze.model.training.optimizer import (
     AdamW,
     Lamb,
+    Schedule,
     StableAdamW,
     build_optimizer,
     clip,
-    learning_rate,
     orthogonal,
     parameter_groups,
 )
-from cloze.model.training.precision import Rounded
 
 STEPS = 12
 
@@ -260,7 +260,7 @@ RECIPE = OptimizerConfig(learning_rate=1e-4, warmup_steps=10)
 
 
 def _rate(step: int) -> float:
-    return learning_rate(step, steps=100, optimizer=RECIPE)
+    return Schedule(RECIPE, 100)(step)
 
 
 def test_it_begins_at_zero_and_rises_linearly() -> None:
@@ -279,12 +279,12 @@ def test_it_ends_at_zero() -> None:
 
 
 def test_no_warmup_begins_at_the_peak() -> None:
-    assert learning_rate(0, steps=10, optimizer=OptimizerConfig(warmup_steps=0)) == 1e-4
+    assert Schedule(OptimizerConfig(warmup_steps=0), 10)(0) == 1e-4
 
 
 def test_wsd_warms_up_stays_and_falls_by_one_minus_the_root_to_zero() -> None:
     recipe = RECIPE.model_copy(update={"schedule": "wsd", "decay_share": 0.2})
-    rates = [learning_rate(step, steps=100, optimizer=recipe) for step in range(101)]
+    rates = [Schedule(recipe, 100)(step) for step in range(101)]
     assert rates[:10] == pytest.approx([1e-5 * step for step in range(10)])
     assert rates[10:81] == pytest.approx([1e-4] * 71)
     assert rates[80:] == pytest.approx([1e-4 * (1 - (n / 20) ** 0.5) for n in range(21)], abs=1e-12)
@@ -292,7 +292,7 @@ def test_wsd_warms_up_stays_and_falls_by_one_minus_the_root_to_zero() -> None:
 
 def test_further_steps_warm_up_a_second_time_to_the_line_of_the_longer_run() -> None:
     def rate(step: int) -> float:
-        return learning_rate(step, steps=200, optimizer=RECIPE, steps_before=100)
+        return Schedule(RECIPE, 200, steps_before=100)(step)
 
     assert rate(100) == 0.0
     assert rate(105) == pytest.approx(0.5 * 1e-4 * (1 - 105 / 200))

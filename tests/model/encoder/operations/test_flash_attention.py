@@ -23,7 +23,7 @@ from cloze.model.encoder.operations import products
 from cloze.model.encoder.operations.attention import BACKENDS, FlashAttention
 from cloze.model.encoder.operations.dropout import DeviceNoise
 from cloze.model.encoder.operations.native_kernels import choose_kernels
-from cloze.model.training.precision import Rounded
+from cloze.model.encoder.precision import Rounded
 from tests.model.encoder.encoder_builders import (
     MIXED_LENGTHS,
     VOCABULARY,

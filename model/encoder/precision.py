@@ -56,6 +56,11 @@ def placed(device: str, precision: str) -> tuple[torch.device, str]:
     return where, precision
 
 
+def computed_in(precision: str, module: nn.Module) -> nn.Module:
+    """What computes with `module`'s fp32 parameters: itself in fp32, else `Rounded`."""
+    return module if precision == "fp32" else Rounded(module)
+
+
 def rounded(module: M) -> M:
     """A bf16 copy of `module`, for inference."""
     return copy.deepcopy(module).to(torch.bfloat16)
@@ -64,21 +69,22 @@ def rounded(module: M) -> M:
 class Rounded(nn.Module):
     """`module` with all parameters rounded to bf16 for each forward pass."""
 
-    def __init__(
-        self, module: nn.Module, groups: Sequence[Sequence[nn.Parameter]] | None = None
-    ) -> None:
-        """With `groups`, gradients of a group are delivered as soon as all of them are ready."""
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        places = {
+        self._places = {
             parameter: (owner._parameters, name)
             for owner in module.modules()
             for name, parameter in owner.named_parameters(recurse=False)
         }
-        given = [list(places)] if groups is None else groups
-        self._groups = [[places[parameter] for parameter in group] for group in given]
-        self._early = groups is not None
+        self._groups = [list(self._places.values())]
+        self._early = False
         self._kept: Kept | None = None
+
+    def deliver_early(self, groups: Sequence[Sequence[nn.Parameter]]) -> None:
+        """From now on, deliver gradients of a group as soon as all of them are ready."""
+        self._groups = [[self._places[parameter] for parameter in group] for group in groups]
+        self._early = True
 
     def keep(self) -> "Kept":
         """Keep copies and gradients from now on; the caller updates and uses them."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from cloze.artifacts.errors import UsageError
 from cloze.model.encoder.embeddings import embedding_sum
-from cloze.model.training.precision import Rounded, require_fp8
+from cloze.model.encoder.precision import Rounded, require_fp8
 
 
 def test_the_module_computes_in_bf16_and_its_parameters_stay_fp32() -> None:
