@@ -269,6 +269,22 @@ def remove(path: str) -> None:
         filesystem.rm(inner, recursive=True)
 
 
+def remove_below(directory: str, name: str) -> None:
+    """Delete the file or tree `name` in `directory` without following a link there.
+
+    A link on the way, as in an artifact from a stranger, is removed itself: what it leads to is
+    not ours.
+    """
+    path = directory.rstrip("/")
+    for part in name.split("/"):
+        if part in ("", ".", ".."):
+            raise UsageError(f"{directory}: {name!r} does not name a file in it; nothing removed")
+        path = join(path, part)
+        if is_link(path):
+            break
+    remove(path)
+
+
 @dataclass(frozen=True)
 class InputFile:
     """An input file."""

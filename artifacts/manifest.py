@@ -9,6 +9,7 @@ it.
 
 import json
 import re
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
@@ -20,6 +21,9 @@ MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""A digest. It is part of file names, so one with a slash would lead out of the artifact."""
+
 
 class FileEntry(Config):
     """One file of an artifact."""
@@ -27,10 +31,10 @@ class FileEntry(Config):
     name: str
     """The logical name, for example `train-128-00003.arrow`."""
 
-    size: int
+    size: int = Field(ge=0)
     """Bytes."""
 
-    sha256: str
+    sha256: Sha256
     """Digest of the bytes."""
 
     rows: int | None = None
@@ -59,10 +63,10 @@ class Manifest(Config):
     manifest_version: int = MANIFEST_VERSION
     """Version of this schema; other versions are rejected."""
 
-    stage: str
+    stage: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     """The stage that made the artifact."""
 
-    key: str
+    key: Sha256
     """The stage table's key."""
 
     format_version: int

@@ -323,4 +323,4 @@ def scratch_directory(output: str) -> Iterator[str]:
 def clear_work(directory: str) -> None:
     """Remove the stage's working files and their finished records."""
     for leftover in (WORK, f"{FINISHED}/{WORK}"):
-        filesystem.remove(filesystem.join(directory, leftover))
+        filesystem.remove_below(directory, leftover)

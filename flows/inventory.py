@@ -19,7 +19,7 @@ from cloze.artifacts.digests import cached_digest_of_file
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
 from cloze.artifacts.stage import StageTable, read_stage_table
-from cloze.artifacts.store import FINISHED, Artifact, Store, finished_record
+from cloze.artifacts.store import FINISHED, Artifact, Store
 from cloze.flows.workspace import Workspace, find_record, list_runs
 
 IMPORTED = "import"
@@ -67,11 +67,17 @@ def look_up(table: StageTable) -> Found:
 
 
 def remove_damage(directory: str, found: Found) -> None:
-    """Remove the manifest and the damaged files; intact ones stay for the next attempt."""
-    filesystem.remove(filesystem.join(directory, MANIFEST_NAME))
+    """Remove the manifest and the damaged files; intact ones stay for the next attempt.
+
+    Of an artifact that is a link only the link is removed.
+    """
+    if filesystem.is_link(directory):
+        filesystem.remove(directory)
+        return
+    filesystem.remove_below(directory, MANIFEST_NAME)
     for entry in found.damaged:
-        filesystem.remove(finished_record(directory, entry.name))
-        filesystem.remove(filesystem.join(directory, entry.stored_name))
+        filesystem.remove_below(directory, f"{FINISHED}/{entry.name}.json")
+        filesystem.remove_below(directory, entry.stored_name)
     if not found.damaged:
         filesystem.remove(directory)
 

@@ -105,7 +105,7 @@ class StageRecord(Config):
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
-    key: str
+    key: str = Field(pattern=r"^[0-9a-z]+$")
     """Key of its stage table."""
     digest: str
     """Content digest of its artifact."""
@@ -130,7 +130,7 @@ class RunRecord(Config):
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
-    name: str
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """The run's name."""
     state: RunState
     """Whether it is running, or how it ended."""

@@ -165,7 +165,7 @@ def _sample(stage: VocabularyStage, runner: Runner, *, scratch: str) -> list[str
         limit = min(limit * 4, 1 << 64)
         say("vocabulary: the first sample was too small, drawing a larger one")
     files.require_unchanged()
-    filesystem.remove(filesystem.join(output, WORK))
+    filesystem.remove_below(output, WORK)
     return paths
 
 

@@ -168,7 +168,13 @@ def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
             "set training.checkpoints to a folder there"
         )
     own = table.key[:16] if machine.checkpoints else ""
-    return Path(filesystem.local_path(chosen)) / own / "checkpoints"
+    folder = Path(filesystem.local_path(chosen)) / own / "checkpoints"
+    if folder.is_symlink():  # in a workspace from a stranger it may lead anywhere
+        raise UsageError(
+            f"{folder}: a link, but checkpoints are removed there; remove the link, and set "
+            "training.checkpoints to the folder in which they should be stored"
+        )
+    return folder
 
 
 def share_of(

@@ -134,7 +134,7 @@ class CorpusFiles:
 
     def _forget(self) -> None:
         for leftover in (WORK, FINISHED):
-            filesystem.remove(filesystem.join(self._output, leftover))
+            filesystem.remove_below(self._output, leftover)
 
 
 @cache

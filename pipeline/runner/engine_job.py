@@ -59,6 +59,8 @@ UNANSWERED_POLLS = 30
 LAST_WORDS_SECONDS = 10.0
 """How long to wait for the last messages of a job that has ended."""
 
+JOB_NAME = "engine_job.json"
+SIGN_NAME = "engine_started"
 NAMESPACE = "cloze"
 PARTS_PER_UNIT = 1000
 """Beam's counters are integers; megabytes are not."""
@@ -162,12 +164,12 @@ class EngineJob:
     @property
     def path(self) -> str:
         """The file that records the job."""
-        return filesystem.join(self.output, f"{WORK}/engine_job.json")
+        return filesystem.join(self.output, f"{WORK}/{JOB_NAME}")
 
     @property
     def sign(self) -> str:
         """The file that the first worker creates."""
-        return filesystem.join(self.output, f"{WORK}/engine_started")
+        return filesystem.join(self.output, f"{WORK}/{SIGN_NAME}")
 
     def record(self, result: PipelineResult) -> None:
         """Record the job, unless there is none or it ends with this process."""
@@ -178,8 +180,8 @@ class EngineJob:
 
     def forget(self) -> None:
         """Remove the record: the job has ended, or a new one replaces it."""
-        filesystem.remove(self.path)
-        filesystem.remove(self.sign)
+        for name in (JOB_NAME, SIGN_NAME):
+            filesystem.remove_below(self.output, f"{WORK}/{name}")
 
     def found_again(self) -> PipelineResult | None:
         """The job that an earlier launcher submitted, if it is running or has succeeded."""

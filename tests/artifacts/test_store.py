@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -179,8 +180,11 @@ def test_alien_files_beside_the_manifest_are_ignored(tmp_path: Path) -> None:
         (lambda text: text.replace("facts.json", "../facts.json"), "points outside the artifact"),
         (lambda text: text.replace("facts.json", "/etc/passwd"), "points outside the artifact"),
         (lambda text: text.replace('"key"', '"keg"'), "unknown key keg, did you mean key"),
+        (lambda text: re.sub('"sha256": "[^"]*"', '"sha256": "/precious"', text), "files.0.sha256"),
+        (lambda text: text.replace('"tokens"', '"../tokens"'), "stage: String should match"),
+        (lambda text: re.sub('"key": "[^"]*"', '"key": "../a"', text), "key: String should match"),
     ],
-    ids=["cut", "list", "parent", "absolute", "unknown-field"],
+    ids=["cut", "list", "parent", "absolute", "unknown-field", "path-as-digest", "stage", "key"],
 )
 def test_a_wrong_manifest_is_refused_with_its_own_message(tmp_path: Path, change, message) -> None:
     artifact = finish(str(tmp_path / "a"))
@@ -215,7 +219,7 @@ def test_a_workspace_behind_a_url_holds_the_same_artifact(tmp_path: Path) -> Non
 
 
 def test_file_entries_keep_their_suffix_on_disk() -> None:
-    entry = FileEntry(name="task/train.jsonl", size=1, sha256="abcdef0123456789")
+    entry = FileEntry(name="task/train.jsonl", size=1, sha256="abcdef0123456789" * 4)
     assert entry.stored_name == "task/train.abcdef012345.jsonl"
 
 

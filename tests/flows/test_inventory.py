@@ -1,5 +1,6 @@
 """Garbage: artifacts that no run refers to."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,42 @@ def test_no_link_is_followed_out_of_the_store(space: Workspace, tmp_path: Path) 
     remove_garbage(found)
     assert [file.read_text() for file in files] == ["precious", "precious"]
     assert garbage(space) == []
+
+
+@pytest.mark.parametrize("where", ["digest", "finished", "folder", "artifact"])
+def test_repairing_an_artifact_from_a_stranger_removes_nothing_elsewhere(
+    space: Workspace, run: RunConfig, machine: MachineConfig, tmp_path: Path, where: str
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    artifact = next((space.local / "artifacts" / "tokens").iterdir())
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    entry = manifest["files"][0]
+    if where == "digest":  # then its stored name is <stem>./precious.<suffix>
+        entry["sha256"] = "/precious"
+        (artifact / f"{entry['name'].rpartition('.')[0]}.").symlink_to(tmp_path)
+    if where == "folder":
+        entry["name"] = "folder/part"
+        (artifact / "folder").symlink_to(precious)
+    if where == "finished":
+        shutil.rmtree(artifact / "finished")
+        (artifact / "finished").symlink_to(precious)
+    stored = f"part.{entry['sha256'][:12]}"
+    files = [precious / name for name in (stored, f"{entry['name']}.json", "weights.bin")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("precious")
+    entry["size"] = 1
+    if where == "artifact":
+        (precious / "manifest.json").write_text(json.dumps(manifest))
+        shutil.rmtree(artifact)
+        artifact.symlink_to(precious)
+    else:
+        (artifact / "manifest.json").write_text(json.dumps(manifest))
+    before = {path: path.read_bytes() for path in precious.rglob("*") if path.is_file()}
+    record = execute(Plan(run, machine))
+    assert record.stages["tokens"].state == "made"
+    assert {path: path.read_bytes() for path in precious.rglob("*") if path.is_file()} == before
 
 
 def test_a_model_that_was_imported_stays(space: Workspace) -> None:
