@@ -188,14 +188,24 @@ def configuration(
     rules = language_rules(found.samples)
     tables = settings
     if not settings:
-        tables = recipe(suitable).replace("[vocabulary]\n", f"[vocabulary]\n{rules.vocabulary}", 1)
-        tables = tables.replace("[examples]\n", f"[examples]\n{rules.examples}", 1)
-        tables = tables.replace("[pretrain]\n", f"[pretrain]\n{rules.pretrain}", 1)
+        tables = recipe(suitable)
+        for table, lines in rules.tables.items():
+            tables = _with_lines(tables, table, lines)
     return (
         f"{_headline(found, name)}\n{sources_table(found, 'corpus', weight=copies)}\n{others}"
         f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n"
         f"{rules.corpus}\n{tables}"
     )
+
+
+def _with_lines(tables: str, name: str, lines: str) -> str:
+    """The tables with `lines` at the beginning of the one of this name, which may be new."""
+    header = f"[{name}]\n"
+    if not lines:
+        return tables
+    if header in tables:
+        return tables.replace(header, header + lines, 1)
+    return f"{tables.rstrip()}\n\n{header}{lines}"
 
 
 def recipe(name: str) -> str:

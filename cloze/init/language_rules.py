@@ -4,7 +4,7 @@ In:  texts.
 Out: lines for the tables of a configuration, each with its reason; none for English.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tomli_w
@@ -26,9 +26,9 @@ class LanguageRules(NamedTuple):
     """Lines for the tables of a configuration, each complete or empty."""
 
     corpus: str
-    vocabulary: str
-    examples: str
-    pretrain: str
+    """For [corpus]."""
+    tables: Mapping[str, str]
+    """For the tables of the recipe, by name."""
 
 
 def language_rules(texts: Sequence[str]) -> LanguageRules:
@@ -50,7 +50,8 @@ def language_rules(texts: Sequence[str]) -> LanguageRules:
     if unmarked_share(together) > MOSTLY:
         examples = 'second_segment = "none"  # its script does not mark the ends of sentences\n'
         pretrain = "next_sentence_loss = false\n"
-    return LanguageRules(corpus, vocabulary, examples, pretrain)
+    tables = {"vocabulary": vocabulary, "examples": examples, "pretrain": pretrain}
+    return LanguageRules(corpus, tables)
 
 
 def _quoted(word: str) -> str:

@@ -2,6 +2,7 @@
 
 import random
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from cloze.flows.config import RunConfig
 from cloze.inference.vectors import placed_passages
-from cloze.init.configuration import init
+from cloze.init.configuration import configuration, init
+from cloze.init.corpus_samples import look
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.dedup import make_drop_list
 from cloze.pipeline.examples import make_examples
@@ -113,6 +115,17 @@ def test_init_learns_the_abbreviations_of_german(
     run, _ = configured(written(tmp_path / "text", german), capsys)
     assert run.corpus
     assert {"ca", "mio", "bzw", "0"} <= {*run.corpus.abbreviations}
+
+
+@pytest.mark.parametrize("text_bytes", [1e6, 1e9, 1e10])
+def test_init_keeps_accents_of_a_corpus_of_any_size(text_bytes: float, tmp_path: Path) -> None:
+    found = look(str(written(tmp_path / "text", f"{PARAGRAPHS['hi']} ที่นี่ดี ไปกัน " + "ดีมากที่สุด " * 9)))
+    text = configuration(replace(found, text_bytes=text_bytes), "a")
+    run = RunConfig.model_validate(tomllib.loads(text))
+    assert run.vocabulary
+    assert run.examples
+    assert run.vocabulary.strip_accents is False
+    assert run.examples.second_segment == "none"
 
 
 def test_init_asks_for_no_sentence_pairs_of_thai(
