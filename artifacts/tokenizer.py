@@ -15,11 +15,11 @@ The kinds differ only in this module, except for WordPiece's fast implementation
 import json
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import tokenizers
 from pydantic import JsonValue
@@ -50,6 +50,35 @@ class AddedWord(NamedTuple):
     text: str
     normalized: bool
     """Whether it is matched in the normalised text rather than the original."""
+
+    special: bool = False
+    """Whether decoders may skip it; it is matched like any other."""
+
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    """Whether it is matched only between words, and with the white space before or after it."""
+
+    @property
+    def identity(self) -> list[str | bool]:
+        """What affects ids."""
+        options = [self.single_word, self.lstrip, self.rstrip]
+        return [self.text, self.normalized, *(options if any(options) else [])]
+
+    @property
+    def token(self) -> AddedToken:
+        """For a pipeline that treats special tokens as text, but not this one."""
+        return AddedToken(
+            self.text,
+            single_word=self.single_word,
+            lstrip=self.lstrip,
+            rstrip=self.rstrip,
+            normalized=self.normalized,
+        )
+
+
+FIELDS = AddedWord._fields[1:]
+"""The options of an added token."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +210,8 @@ class WordPieceTokenizer(SubwordTokenizer):
     def digest(self) -> str:
         """Identity: tokenizers with equal digests give equal ids for every text."""
         parts = ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
-        options = [self.strip_accents, self.split_chinese, [list(word) for word in self.added]]
+        added = [word.identity for word in self.added]
+        options = [self.strip_accents, self.split_chinese, added]
         usual = self.strip_accents is None and self.split_chinese and not self.added
         return digest_of(parts if usual else [*parts, options])
 
@@ -210,9 +240,21 @@ class WordPieceTokenizer(SubwordTokenizer):
             special_tokens=[(CLS, self.cls_id), (SEP, self.sep_id)],
         )
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-        tokenizer.add_tokens([AddedToken(w.text, normalized=w.normalized) for w in self.added])
+        # Special tokens written in a text are text, so only these five may be special here.
+        tokenizer.add_tokens([word.token for word in self.added])
         tokenizer.encode_special_tokens = True
         return tokenizer
+
+    def tokenizer_json(self) -> str:
+        """The whole pipeline in the `tokenizers` format, special tokens marked as such."""
+        written = super().tokenizer_json()
+        special = {word.text for word in self.added if word.special}
+        if not special:
+            return written
+        table = json.loads(written)
+        for word in table["added_tokens"]:
+            word["special"] = word["special"] or word["content"] in special
+        return json.dumps(table, ensure_ascii=False, indent=2)
 
     def vocab_txt(self) -> str:
         """The vocabulary in Google's format: one word-piece per line."""
@@ -232,6 +274,9 @@ class WordPieceTokenizer(SubwordTokenizer):
             options["strip_accents"] = self.strip_accents
         if not self.split_chinese:
             options["tokenize_chinese_chars"] = False
+        special: list[JsonValue] = [word.text for word in self.added if word.special]
+        if special:
+            options["extra_special_tokens"] = special
         return options
 
 
@@ -259,12 +304,13 @@ class ByteLevelTokenizer(SubwordTokenizer):
         merges = [m.split(" ", 1) if isinstance(m, str) else m for m in table["model"]["merges"]]
         model = {**table["model"], "merges": merges}
         rest = [table.get(part) for part in ("normalizer", "pre_tokenizer", "added_tokens")]
-        return digest_of(["byte-level", model, *rest])
+        matched = [word["content"] for word in _other_special(table, SPECIAL_TOKENS)]
+        return digest_of(["byte-level", model, *rest, *([matched] if matched else [])])
 
     @cached_property
     def backend(self) -> Tokenizer:
         """The file's own pipeline."""
-        return own_pipeline(self.content)
+        return own_pipeline(self.content, special=SPECIAL_TOKENS)
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
         """Strip the white space around a [MASK], if the file says so."""
@@ -313,7 +359,7 @@ class ForeignTokenizer(SubwordTokenizer):
     @cached_property
     def backend(self) -> Tokenizer:
         """The file's own pipeline."""
-        return own_pipeline(self.content)
+        return own_pipeline(self.content, special=self.special)
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
         """Strip the white space around a [MASK], if the file says so."""
@@ -332,9 +378,15 @@ class ForeignTokenizer(SubwordTokenizer):
         }
 
 
-def own_pipeline(content: str) -> Tokenizer:
-    """The pipeline of a `tokenizer.json` without padding or truncation."""
-    tokenizer = Tokenizer.from_str(content)
+def own_pipeline(content: str, *, special: Collection[str]) -> Tokenizer:
+    """The pipeline of a `tokenizer.json` without padding or truncation.
+
+    The tokens `special`, written in a text, are text; any other added token is matched whole.
+    """
+    table = json.loads(content)
+    for word in _other_special(table, special):
+        word["special"] = False
+    tokenizer = Tokenizer.from_str(json.dumps(table))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
@@ -351,6 +403,15 @@ def _around_masks(tokenizer: SubwordTokenizer, text: str, mask_token: str) -> li
     if mask.rstrip:
         parts = [parts[0], *(part.lstrip() for part in parts[1:])]
     return [tokenizer.encode(part) for part in parts]
+
+
+def _other_special(table: dict[str, Any], special: Collection[str]) -> list[dict[str, Any]]:
+    """The special tokens of a `tokenizer.json` beyond those named."""
+    return [
+        word
+        for word in table.get("added_tokens", [])
+        if word.get("special") and word["content"] not in special
+    ]
 
 
 def well_formed(text: str) -> str:
@@ -379,9 +440,12 @@ def bert_pipeline(
 
 
 def read_vocabulary(
-    path: str | Path, *, lowercase: bool, strip_accents: bool | None = None
+    path: str | Path, *, lowercase: bool | None, strip_accents: bool | None = None
 ) -> SubwordTokenizer:
-    """Read a `tokenizer.json`, or a `vocab.txt`, which does not contain the options."""
+    """Read a `tokenizer.json`, or a `vocab.txt`, which does not contain the options.
+
+    `lowercase` None: as the words of the vocabulary show.
+    """
     if str(path).endswith(".json"):
         return read_tokenizer_json(path)
     return read_vocab_txt(path, lowercase=lowercase, strip_accents=strip_accents)
@@ -390,11 +454,15 @@ def read_vocabulary(
 def read_vocab_txt(
     path: str | Path,
     *,
-    lowercase: bool,
+    lowercase: bool | None,
     strip_accents: bool | None = None,
     split_chinese: bool = True,
 ) -> WordPieceTokenizer:
-    """Read a `vocab.txt`, which does not contain the tokenizer's options."""
+    """Read a `vocab.txt`, which does not contain the tokenizer's options.
+
+    Without `lowercase`, a vocabulary with capital letters is cased: lowercased text would never
+    reach these words.
+    """
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -403,9 +471,14 @@ def read_vocab_txt(
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}; expected a vocab.txt") from None
-    words = text.removesuffix("\n").split("\n") if text else []
+    lines = text.removesuffix("\n").split("\n") if text else []
+    words = tuple(line.removesuffix("\r") for line in lines)
+    if lowercase is None:
+        lowercase = not any(
+            word.isascii() and word != word.lower() and not word.startswith("[") for word in words
+        )
     return WordPieceTokenizer(
-        tuple(word.removesuffix("\r") for word in words),
+        words,
         lowercase,
         None if strip_accents == lowercase else strip_accents,
         split_chinese,
@@ -435,7 +508,7 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
         odd_ids = [number for number in ids if type(number) is not int]
         if odd_words or odd_ids or strip_accents not in (None, True, False):
             raise TypeError
-        wrong = next(_not_berts(table, [options for _, _, options in added]), "")
+        wrong = next(_not_berts(table), "")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such tokenizer") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -451,9 +524,9 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
         None if strip_accents == lowercase else strip_accents,
         bool(normalizer.get("handle_chinese_chars", True)),
         tuple(
-            AddedWord(word, bool(options.get("normalized", True)))
+            AddedWord(word, *(bool(options.get(name, name == "normalized")) for name in FIELDS))
             for word, _, options in added
-            if not options.get("special", False)
+            if word not in SPECIAL_TOKENS
         ),
     )
 
@@ -494,7 +567,7 @@ def _foreign(
             "cannot be reproduced"
         )
     try:
-        backend = own_pipeline(content)
+        backend = own_pipeline(content, special=())
     except Exception as error:  # tokenizers raises nothing narrower
         raise UsageError(f"{path}: not a tokenizer.json: {error}") from None
     ids = backend.get_vocab(with_added_tokens=True)
@@ -528,9 +601,7 @@ def _foreign(
     )
 
 
-def _not_berts(
-    table: Mapping[str, Mapping[str, JsonValue]], added: Sequence[Mapping[str, JsonValue]]
-) -> Iterator[str]:
+def _not_berts(table: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
     """The fields of a `tokenizer.json` that change ids in an unsupported way."""
     expected: dict[tuple[str, str], JsonValue] = {
         ("model", "type"): "WordPiece",
@@ -545,10 +616,6 @@ def _not_berts(
         found = table[part].get(field, value)
         if found != value:
             yield f"{part}.{field} is {found!r}, expected {value!r}"
-    for word in added:
-        for option in ("single_word", "lstrip", "rstrip"):
-            if word.get(option) and not word.get("special"):
-                yield f"the added token {word.get('content')!r} has {option}"
 
 
 def _in_id_order(ids: Mapping[str, int], *, path: str | Path) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +23,7 @@ from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.results import GENERAL
-from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_vocabulary
+from cloze.artifacts.tokenizer import read_vocabulary
 from cloze.flows.config import RatesConfig, RunConfig
 from cloze.flows.expected import START_SECONDS, cores, expected_times
 from cloze.flows.forecast import forecast_corpus
@@ -294,10 +294,7 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
     if vocabulary is None:
         yield "fertility: unknown; --vocabulary FILE measures it with a vocab.txt or tokenizer.json"
     else:
-        tokenizer = read_vocabulary(vocabulary, lowercase=True)
-        words = (word for word in tokenizer.vocabulary if word not in SPECIAL_TOKENS)
-        if any(word.isascii() and word != word.lower() for word in words):  # a cased vocab.txt
-            tokenizer = replace(tokenizer, lowercase=False)
+        tokenizer = read_vocabulary(vocabulary, lowercase=None)
         text = " ".join(found.samples)
         fertility = len(tokenizer.encode(text)) / max(len(text.split()), 1)
         case = "uncased" if tokenizer.lowercase else "cased"
