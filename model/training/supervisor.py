@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cloze.artifacts.errors import ClozeError
+from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.children import Supervisor, shell_code, start
 from cloze.model.training.start import Rank, machine_of, ranks_of
@@ -63,17 +63,29 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--ranks", type=int, default=None, help="default: the machine's")
     parser.add_argument("--max-restarts", type=int, default=None, help="default: the machine's")
     known, launcher_options = parser.parse_known_args(arguments)
+    options = [option for option in launcher_options if option != "--"]
     try:
+        _refuse_missing_hosts(options)
         machine = machine_of(known.config)
+        if known.ranks is not None:
+            machine = machine.model_copy(update={"ranks": known.ranks})
+        ranks = ranks_of(known.module, known.config, machine=machine, launcher_options=options)
     except ClozeError as error:
         say(f"error: {error}")
         return error.exit_code
-    if known.ranks is not None:
-        machine = machine.model_copy(update={"ranks": known.ranks})
     restarts = machine.max_restarts if known.max_restarts is None else known.max_restarts
-    options = [option for option in launcher_options if option != "--"]
-    ranks = ranks_of(known.module, known.config, machine=machine, launcher_options=options)
     return supervise(ranks, max_restarts=restarts)
+
+
+def _refuse_missing_hosts(options: Sequence[str]) -> None:
+    """Refuse a hostfile that does not exist: the launcher would warn, and train on this host."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-H", "--hostfile")
+    named = parser.parse_known_args(options)[0].hostfile
+    if named is not None and not os.path.isfile(named):
+        raise UsageError(
+            f"--hostfile {named}: no such file; expected a line for every host, NAME slots=RANKS"
+        )
 
 
 if __name__ == "__main__":

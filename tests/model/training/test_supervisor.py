@@ -103,6 +103,20 @@ def test_a_missing_table_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> Non
     assert "/nowhere/table.json: no such stage table" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "options", [["--hostfile", "absent"], ["--hostfile=absent"], ["-H", "absent"]]
+)
+def test_a_missing_hostfile_is_wrong_use_instead_of_training_on_one_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    table = tmp_path / "t.json"
+    table.write_text('{"stage": "s", "format_version": 1, "config": {}, "output": "o"}')
+    assert main(["m", "--config", str(table), "--", *options]) == 2
+    assert "--hostfile absent: no such file; expected a line for every host" in (
+        capsys.readouterr().err
+    )
+
+
 def test_options_not_its_own_go_to_the_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +130,9 @@ def test_options_not_its_own_go_to_the_launcher(
 
     monkeypatch.setattr(supervisor_module, "supervise", recorded)
     own = ["m", "--config", str(table), "--max-restarts", "4", "--ranks", "3"]
-    assert main([*own, "--", "--hostfile", "h"]) == 0
+    hosts = tmp_path / "h"
+    hosts.write_text("localhost slots=3\n")
+    assert main([*own, "--", "--hostfile", str(hosts)]) == 0
     command, restarts = seen
-    assert command[3:6] == ("deepspeed.launcher.runner", "--hostfile", "h")
+    assert command[3:6] == ("deepspeed.launcher.runner", "--hostfile", str(hosts))
     assert restarts == 4
