@@ -480,8 +480,10 @@ class SpanConfig(Config):
     (2.0)."""
 
 
-class RetrievalConfig(Config):
+class RetrievalConfig(GrownConfig):
     """Text retrieval by vectors (Henderson et al. 2017; Karpukhin et al. 2020)."""
+
+    later_fields: ClassVar[frozenset[str]] = frozenset({"query_prompt", "passage_prompt"})
 
     temperature: float = Field(default=0.05, gt=0.0, le=10.0)
     """Cosines are divided by it before the softmax (sentence-transformers: scale 20)."""
@@ -489,6 +491,12 @@ class RetrievalConfig(Config):
     dimensions: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] = ()
     """Shorter vectors, prefixes of the full ones, that are trained and scored as well (Matryoshka,
     Kusupati et al. 2022); empty: full vectors only."""
+
+    query_prompt: str | None = None
+    """Text put before every query; None: the encoder's own prompt `query`, if it has one."""
+
+    passage_prompt: str | None = None
+    """Text put before every passage; None: the encoder's own prompt `document`."""
 
 
 Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]

@@ -48,6 +48,7 @@ from cloze.inference.placed_passages import (
 )
 from cloze.init.corpus_files import LEFT_OUT, own_files
 from cloze.init.corpus_samples import Look, look
+from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.inference import passage_index
 from cloze.model.inference.load import Model, load_model
 from cloze.model.inference.passage_index import Vectors
@@ -55,8 +56,9 @@ from cloze.options import PLACE, Place, vectors_directory
 from cloze.pipeline.text.account import Account
 
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
-FORMAT_VERSION = 3
-"""3: contents are known by name, lines by record; 2: the index contains the passages' lines."""
+FORMAT_VERSION = 4
+"""4: passages are embedded with the model's prompts; 3: contents are known by name, lines by
+record; 2: the index contains the passages' lines."""
 GRAPH_FORMAT_VERSION = 1
 
 QUESTIONS_AT_ONCE = 64
@@ -70,18 +72,24 @@ Nearest = Callable[..., list[list[passage_index.Hit]]]
 class Form:
     """How to compute a vector."""
 
-    pooling: Literal["mean", "cls", "pooler"] = "mean"
-    """Mean of all tokens, the first token, or the pooler's output for it."""
+    pooling: Literal["mean", "cls", "pooler"] | None = None
+    """Mean of all tokens, the first token, or the pooler's output for it; by default as in the
+    model's modules.json, else the mean."""
 
-    layers: Annotated[str, Parameter(allow_leading_hyphen=True)] = "-1"
-    """Layers to concatenate: 0 is the embeddings, -1 the last layer; the paper's best features are
-    -4,-3,-2,-1."""
+    layers: Annotated[str, Parameter(allow_leading_hyphen=True)] = ""
+    """Layers to concatenate: 0 is the embeddings, -1 the last layer, the default; the paper's best
+    features are -4,-3,-2,-1."""
 
     normalize: bool = False
     """Scale vectors to length 1."""
 
-    def numbers(self) -> tuple[int, ...]:
-        """The layers as numbers."""
+    prompt: str | None = None
+    """Name of one of the model's prompts to put before every text, instead of the default one."""
+
+    def numbers(self) -> tuple[int, ...] | None:
+        """The layers as numbers; None if not given."""
+        if not self.layers:
+            return None
         try:
             return tuple(int(number) for number in self.layers.split(","))
         except ValueError:
@@ -124,10 +132,11 @@ def embed(
         layers=chosen,
         truncate=truncate or bool(passages),
         normalize=form.normalize,
+        prompt=form.prompt,
     )
     unit = "passages" if passages else "texts"
     vectors = metered(found, verb="embed", unit=unit) if passages or not texts else found
-    width = loaded.config.hidden_size * len(chosen)
+    width = loaded.vector_width(pooling=form.pooling, layers=chosen)
     if output is not None:
         if passages:
             vectors = _beside(placed, vectors, output.with_suffix(".jsonl"))
@@ -202,6 +211,11 @@ def search(
     loaded = load_model(directory, precision="fp32")
     if loaded.modules is None:
         say(f"{model} was not trained for retrieval (no modules.json): expect a rough ranking")
+    elif loaded.modules.similarity != "cosine":
+        raise UsageError(
+            f"{model}: its vectors are to be compared by {loaded.modules.similarity}, and search "
+            "compares by cosine; use `cloze embed` and rank yourself"
+        )
     indexed = index_folder(loaded, directory, folder, words=words, space=space)
     by_all = partial(passage_index.nearest, indexed.path(passage_index.VECTORS))
     find: Nearest = _find_in_graph(indexed, space) if index else by_all
@@ -261,7 +275,7 @@ def index_folder(
             Path(scratch),
             placed_passages(source, words=words, account=account),
             partial(_vectors, model, known=_earlier_vectors(space, table)),
-            width=model.config.hidden_size,
+            width=model.vector_width(),
         )
         said = _said(account, seen)
         for line in said:
@@ -279,7 +293,7 @@ def index_folder(
     return commit(
         table.model_copy(update={"output": output}),
         files,
-        statistics={"passages": count, "width": model.config.hidden_size},
+        statistics={"passages": count, "width": model.vector_width()},
         execution={"source": folder, "model": directory, "account": said},
     )
 
@@ -302,7 +316,8 @@ def _vectors(
             yield known[waiting[0]]
             waiting.popleft()
 
-    for vector in metered(model.sentence_vectors(unknown()), verb="index", unit="passages"):
+    computed = model.sentence_vectors(unknown(), prompt=DOCUMENT)
+    for vector in metered(computed, verb="index", unit="passages"):
         yield from ready()
         waiting.popleft()
         yield vector
@@ -357,7 +372,7 @@ def _answers(
 ) -> Iterator[tuple[str, list[tuple[float, PlacedPassage]]]]:
     """Each question with its passages and their scores, in batches of questions."""
     asked, shown = tee(questions)
-    vectors = model.sentence_vectors(asked)
+    vectors = model.sentence_vectors(asked, prompt=QUERY)
     while together := list(islice(vectors, QUESTIONS_AT_ONCE)):
         hits = find(np.stack(together), count=count)
         for best, question in zip(hits, shown, strict=False):

@@ -64,6 +64,7 @@ from cloze.model.finetune.trials import (
 )
 from cloze.model.hugging_face.layout import encoder_config
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files, save_model
+from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.hugging_face.source import open_source
 from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.baselines import baselines
@@ -229,6 +230,8 @@ def prepared_task(
 ) -> tuple[Problem, TaskRecord]:
     """The task with its vocabulary pruned, and a record of its data and baselines."""
     task.check_positions(initial.config.max_position_embeddings)
+    if task.kind == "retrieval":
+        task = with_prompts(task, initial)
     tables = load_tables(task, labels)
     problem = load_problem(task, initial.tokenizer, tables)
     problem.prune_vocabulary()
@@ -242,7 +245,7 @@ def prepared_task(
         truncated=sum(sequences.truncated for sequences in problem.sequences.values()),
         notes=(
             *(remark for table in tables.values() for remark in table.remarks),
-            *data_notes(tables),
+            *data_notes(tables, classes=task.kind != "regression"),
             *problem.notes,
         ),
         baselines=baselines(problem, tables),
@@ -253,6 +256,20 @@ def prepared_task(
         for note in record.notes:
             say(f"finetune {task.name}: {note}")
     return problem, record
+
+
+def with_prompts(task: TaskConfig, initial: EncoderFiles) -> TaskConfig:
+    """The task with the prompts of the encoder, unless it has its own."""
+    _ = initial.pooling  # raises for vectors that cannot be trained
+    given, own = initial.modules, task.retrieval
+    prompts = {
+        name: chosen if chosen is not None else (given.prompt(theirs) if given else "")
+        for name, theirs, chosen in (
+            ("query_prompt", QUERY, own.query_prompt),
+            ("passage_prompt", DOCUMENT, own.passage_prompt),
+        )
+    }
+    return task.model_copy(update={"retrieval": own.model_copy(update=prompts)})
 
 
 def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:

@@ -42,12 +42,17 @@ from cloze.model.hugging_face.layout import (
     special_ids,
     to_hugging_face,
 )
+from cloze.model.hugging_face.sentence_modules import (
+    DOCUMENT,
+    NORMALIZE,
+    QUERY,
+    SentenceModules,
+    read_sentence_modules,
+)
 from cloze.model.hugging_face.source import (
     CONFIG,
-    SentenceModules,
     Source,
     open_source,
-    read_sentence_modules,
     read_shape,
     read_tokenizer,
     read_weights,
@@ -155,7 +160,14 @@ class EncoderFiles:
     @property
     def pooling(self) -> Literal["mean", "cls"]:
         """The pooling that it was trained with, else the mean."""
-        return self.modules.pooling if self.modules else "mean"
+        single = self.modules.single_pooling if self.modules else "mean"
+        if single is None:
+            raise UsageError(
+                "the encoder's modules.json has a Dense or LayerNorm module, another pooling than "
+                "mean or cls, or lowercases: such vectors can be used but not trained; remove the "
+                "file to train the encoder's mean vectors"
+            )
+        return single
 
     @property
     def parameter_count(self) -> int:
@@ -256,7 +268,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
         card=source.read_text(CARD) if CARD in source.names else None,
         manifest=source.manifest,
         objective="next_token" if is_next_token else "masked_lm",
-        modules=read_sentence_modules(source, positions=config.max_position_embeddings),
+        modules=read_sentence_modules(source, tokenizer, positions=config.max_position_embeddings),
     )
 
 
@@ -320,13 +332,27 @@ def save_model(
         config["label2id"] = {label: number for number, label in enumerate(labels)}
     if not problem.exclusive:
         config["problem_type"] = "multi_label_classification"  # the default is a softmax
+    if problem.config.kind == "regression":  # the default for a single output is a sigmoid
+        config["problem_type"] = "regression"
+        config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
     files = {
         "model.safetensors": save(contiguous, metadata={"format": "pt"}),
         "tokenizer.json": initial.tokenizer.tokenizer_json().encode(),
     }
     if problem.reads == "vectors":
-        modules = SentenceModules(initial.pooling, True, task.max_seq_length)
+        given, own = initial.modules, task.retrieval
+        prompts = {QUERY: own.query_prompt or "", DOCUMENT: own.passage_prompt or ""}
+        modules = SentenceModules(
+            (initial.pooling,),
+            (NORMALIZE,),
+            task.max_seq_length,
+            prompts={
+                **(given.prompts if given else {}),
+                **(prompts if any(prompts.values()) else {}),
+            },
+            default_prompt=given.default_prompt if given else "",
+        )
         files |= modules.files(width=initial.config.hidden_size)
     folder = f"{MODELS}{problem.config.name}"
     return [
@@ -368,8 +394,9 @@ def read_model(
         model: TaskModel | SentenceModel
         if saved.task.kind == "retrieval":
             positions = encoder_config.max_position_embeddings
-            modules = read_sentence_modules(source, positions=positions)
-            model = SentenceModel(encoder, pooling=modules.pooling if modules else "mean")
+            modules = read_sentence_modules(source, tokenizer, positions=positions)
+            single = modules.single_pooling if modules else None
+            model = SentenceModel(encoder, pooling=single or "mean")
         else:
             model = TaskModel(
                 encoder,

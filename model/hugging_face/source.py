@@ -2,8 +2,7 @@
 
 In:  the directory or URL of an artifact, or a local folder.
 Out: `Source`: the files by name. From them, each checked: the encoder's configuration, the
-     tokenizer, the tensors, and `SentenceModules`, sentence-transformers' modules after the encoder
-     (`modules.json` and the files it refers to). Artifacts are verified against their manifest.
+     tokenizer and the tensors. Artifacts are verified against their manifest.
 
 A safetensors file holds nothing but numbers. Formats that can execute code when loaded (pickle and
 its containers) are refused, whether or not a manifest lists them.
@@ -11,10 +10,9 @@ its containers) are refused, whether or not a manifest lists them.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from pydantic import JsonValue
@@ -25,9 +23,9 @@ from torch import Tensor
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME, Manifest
-from cloze.artifacts.progress import say
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.artifacts.tokenizer import (
+    SPECIAL_TOKENS,
     SubwordTokenizer,
     WordPieceTokenizer,
     read_tokenizer_json,
@@ -57,15 +55,7 @@ NOT_IN_MODERN_WEIGHTS = {"max_position_embeddings", "global_rope_theta"}
 sequences.
 """
 
-MODULES = "modules.json"
-LIMITS = "sentence_bert_config.json"
-POOLING_MODES: dict[str, Literal["mean", "cls"]] = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
-_MODULE_TYPES = "sentence_transformers.models."
-_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -172,8 +162,14 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
             f"{where}: do_basic_tokenize = false and never_split are not honoured; save the model "
             "with a fast tokenizer, whose tokenizer.json has every setting"
         )
+    extra = _extra_tokens(source, settings)
     if "tokenizer.json" in source.names:
         tokenizer = read_tokenizer_json(source.path("tokenizer.json"))
+        if unknown := sorted(extra.difference(tokenizer.ids)):
+            raise UsageError(
+                f"{where}: the special tokens {' '.join(unknown)} are not in tokenizer.json; save "
+                "tokenizer and model again, with an embedding for each"
+            )
         if not isinstance(tokenizer, WordPieceTokenizer):
             return tokenizer  # its class in transformers has no such options
         strips = tokenizer.strip_accents
@@ -194,18 +190,34 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
             f"{source.directory}: no tokenizer.json and no vocab.txt; put the one it was trained "
             "with beside the weights"
         )
-    if "added_tokens.json" in source.names:
+    if "added_tokens.json" in source.names or extra:
         raise UsageError(
-            f"{source.directory}/added_tokens.json: words beyond vocab.txt; save the model with a "
-            "fast tokenizer, whose tokenizer.json has them"
+            f"{source.directory}: added tokens {' '.join(sorted(extra))} beside vocab.txt; save "
+            "the model with a fast tokenizer, whose tokenizer.json has them"
         )
     strip_accents = settings.get("strip_accents")
+    lowercase = settings.get("do_lower_case")
     return read_vocab_txt(
         source.path("vocab.txt"),
-        lowercase=bool(settings.get("do_lower_case", True)),
+        lowercase=None if lowercase is None else bool(lowercase),
         strip_accents=None if strip_accents is None else bool(strip_accents),
         split_chinese=bool(settings.get("tokenize_chinese_chars", True)),
     )
+
+
+def _extra_tokens(source: Source, settings: Mapping[str, JsonValue]) -> set[str]:
+    """The special tokens beyond BERT's that the tokenizer's settings name."""
+    tables = [settings]
+    if "special_tokens_map.json" in source.names:
+        tables.append(source.read_table("special_tokens_map.json"))
+    found: list[JsonValue] = []
+    for table in tables:
+        for name in ("additional_special_tokens", "extra_special_tokens"):
+            named = table.get(name)
+            found += [*named.values()] if isinstance(named, dict) else []
+            found += named if isinstance(named, list) else []
+    contents = (one.get("content") if isinstance(one, dict) else one for one in found)
+    return {str(content) for content in contents}.difference(SPECIAL_TOKENS)
 
 
 def read_weights(source: Source, layout: Layout) -> dict[str, Tensor]:
@@ -240,7 +252,7 @@ def read_weights(source: Source, layout: Layout) -> dict[str, Tensor]:
 def _stored_tensors(source: Source) -> dict[str, Tensor]:
     """All tensors as they are stored, in one file or in several with an index."""
     if SINGLE in source.names:
-        return _read_file(source, SINGLE)
+        return read_tensors(source, SINGLE)
     if INDEX in source.names:
         tensors: dict[str, Tensor] = {}
         weight_map = source.read_table(INDEX).get("weight_map")
@@ -251,7 +263,7 @@ def _stored_tensors(source: Source) -> dict[str, Tensor]:
                 raise UsageError(f"{source.directory}/{INDEX}: {shard!r} is not a shard's name")
             if shard not in source.names:
                 raise IntegrityError(f"{source.directory}/{shard}: missing, but {INDEX} lists it")
-            tensors.update(_read_file(source, shard))
+            tensors.update(read_tensors(source, shard))
         missing = sorted(set(weight_map) - set(tensors))
         if missing:
             raise IntegrityError(
@@ -267,82 +279,11 @@ def _stored_tensors(source: Source) -> dict[str, Tensor]:
     )
 
 
-def _read_file(source: Source, name: str) -> dict[str, Tensor]:
+def read_tensors(source: Source, name: str) -> dict[str, Tensor]:
+    """The tensors of one safetensors file."""
     try:
         return load_file(source.path(name))
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise IntegrityError(
             f"{source.directory}/{name}: not a safetensors file: {error}"
         ) from None
-
-
-@dataclass(frozen=True)
-class SentenceModules:
-    """How a text's vector is computed from the encoder's outputs."""
-
-    pooling: Literal["mean", "cls"]
-    normalize: bool
-    """Whether vectors are scaled to length 1."""
-
-    max_seq_length: int
-    """Maximum number of tokens, special ones included; longer texts are truncated."""
-
-    def files(self, *, width: int) -> dict[str, bytes]:
-        """The files for sentence-transformers; `width`: the encoder's hidden size."""
-        kinds = ["Transformer", "Pooling", *(["Normalize"] if self.normalize else [])]
-        modules: list[JsonValue] = [
-            {
-                "idx": n,
-                "name": str(n),
-                "path": f"{n}_{kind}" if n else "",
-                "type": _MODULE_TYPES + kind,
-            }
-            for n, kind in enumerate(kinds)
-        ]
-        pooling: dict[str, JsonValue] = {
-            mode: name == self.pooling for mode, name in POOLING_MODES.items()
-        }
-        return {
-            MODULES: _json(modules),
-            LIMITS: _json({"max_seq_length": self.max_seq_length, "do_lower_case": False}),
-            "1_Pooling/config.json": _json({"word_embedding_dimension": width, **pooling}),
-        }
-
-
-def read_sentence_modules(source: Source, *, positions: int) -> SentenceModules | None:
-    """The modules of `source`, whose encoder has `positions` positions.
-
-    None if there are none or, with a warning, if one is not supported.
-    """
-    if MODULES not in source.names:
-        return None
-    where = f"{source.directory}/{MODULES}"
-    try:
-        modules = json.loads(source.read_text(MODULES))
-        kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-        folder = str(modules[kinds.index("Pooling")]["path"])
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        raise UsageError(
-            f"{where}: not a list of sentence-transformers' modules with a Pooling; copy the model "
-            "again, or remove the file to use the encoder alone"
-        ) from None
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        say(f"warning: {where}: {', '.join(kinds)} is not supported; only the encoder is used")
-        return None
-    if not _PLAIN_FOLDER.fullmatch(folder):
-        raise UsageError(f"{where}: {folder!r} is not a folder name")
-    table = source.read_table(f"{folder}/config.json")
-    in_use = [name for name, value in table.items() if "pooling_mode" in name and value]
-    mode = table.get("pooling_mode")  # as written by version 6
-    chosen = f"pooling_mode_{mode}_token" if isinstance(mode, str) else "".join(in_use)
-    pooling = POOLING_MODES.get(chosen) or POOLING_MODES.get(f"{chosen}s")
-    if pooling is None:
-        say(f"warning: {where}: {chosen} is not supported; only the encoder is used")
-        return None
-    limit = source.read_table(LIMITS).get("max_seq_length") if LIMITS in source.names else None
-    longest = min(limit, positions) if isinstance(limit, int) and limit > 2 else positions
-    return SentenceModules(pooling, "Normalize" in kinds, longest)
-
-
-def _json(value: JsonValue) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()

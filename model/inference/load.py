@@ -19,13 +19,18 @@ import numpy.typing as npt
 import torch
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
 from cloze.artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
 from cloze.model.encoder.precision import Precision, placed
 from cloze.model.hugging_face.model_files import read_encoder_files
-from cloze.model.hugging_face.source import MODULES, SentenceModules, open_source
+from cloze.model.hugging_face.sentence_modules import (
+    MODULES,
+    SentenceModules,
+)
+from cloze.model.hugging_face.source import open_source
 from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
 
 WINDOW = 2048
@@ -105,89 +110,134 @@ class Model:
         self,
         texts: str | Sequence[str],
         *,
-        pooling: Pooling = "mean",
-        layers: tuple[int, ...] = (-1,),
+        pooling: Pooling | None = None,
+        layers: tuple[int, ...] | None = None,
         truncate: bool = False,
         normalize: bool = False,
+        prompt: str | None = None,
     ) -> npt.NDArray[np.float32]:
-        """One vector per text, [N, H × number of layers]; for a single string [1, …].
+        """One vector per text, [N, D]; for a single string [1, D].
 
-        `pooling`: `mean` over all tokens of a text, `cls` its first token, `pooler` the trained
-        dense layer on that token. `layers`: hidden states to concatenate; 0 is the embeddings, -1
-        the last layer, (-4, -3, -2, -1) the paper's best features (Table 7). Texts longer than the
-        position table are refused unless `truncate`. `normalize` scales vectors to length 1.
+        Unless `pooling` or `layers` are given, vectors are those of sentence-transformers' `encode`
+        if the model has modules for it (`modules.json`), with the prompt called `prompt` or the
+        model's default one; longer texts are truncated to the modules' limit, and counted. Without
+        modules, a vector is the mean over all tokens of a text.
+
+        `pooling`: `mean` over all tokens, `cls` the first one, `pooler` the trained dense layer on
+        that token. `layers`: hidden states to concatenate; 0 is the embeddings, -1 the last layer,
+        (-4, -3, -2, -1) the paper's best features (Table 7). Texts longer than the position table
+        are refused unless `truncate`. `normalize` scales vectors to length 1.
         """
         listed = [texts] if isinstance(texts, str) else texts
         stream = self.embed_stream(
-            listed, pooling=pooling, layers=layers, truncate=truncate, normalize=normalize
+            listed,
+            pooling=pooling,
+            layers=layers,
+            truncate=truncate,
+            normalize=normalize,
+            prompt=prompt,
         )
-        width = self.config.hidden_size * len(layers)
+        width = self.vector_width(pooling=pooling, layers=layers)
         return np.array(list(stream), np.float32).reshape(len(listed), width)
+
+    def vector_width(
+        self, *, pooling: Pooling | None = None, layers: tuple[int, ...] | None = None
+    ) -> int:
+        """Width of the vectors of `embed`."""
+        if self.modules is not None and pooling is None and layers is None:
+            return self.modules.width(self.config.hidden_size)
+        return self.config.hidden_size * len(layers or (-1,))
 
     def embed_stream(
         self,
         texts: Iterable[str],
         *,
-        pooling: Pooling = "mean",
-        layers: tuple[int, ...] = (-1,),
+        pooling: Pooling | None = None,
+        layers: tuple[int, ...] | None = None,
         truncate: bool = False,
         normalize: bool = False,
-        longest: int = 0,
+        prompt: str | None = None,
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """`embed` for a stream of texts: vectors [H × number of layers] in the texts' order.
-
-        `longest`: maximum number of tokens per text, if less than the number of positions.
-        """
+        """`embed` for a stream of texts: vectors [D] in the texts' order."""
         if pooling == "pooler" and not self.has_pooler:
             raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
         depth = self.config.num_hidden_layers + 1
-        if not layers or not all(-depth <= layer < depth for layer in layers):
+        chosen = (-1,) if layers is None else layers
+        if not chosen or not all(-depth <= layer < depth for layer in chosen):
             raise UsageError(f"layers {layers}: expected numbers from {-depth} to {depth - 1}")
-        encoder, tokenizer = self.module.encoder, self.tokenizer
-        positions = self.config.max_position_embeddings
-        positions = min(longest or positions, positions)
-        device = next(encoder.parameters()).device
-
-        def read(window: Sequence[str], first: int) -> list[Example]:
-            texts = [well_formed(text) for text in window]
-            encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
-            ids = [encoding.ids for encoding in encodings]
-            for number, text in enumerate(ids, start=first + 1):
-                if not truncate and len(text) + 2 > positions:
-                    raise UsageError(
-                        f"text {number}: {len(text) + 2} tokens, the encoder has {positions} "
-                        "positions; cut it into parts, or allow truncation"
-                    )
-            return [
-                Example([tokenizer.cls_id, *text[: positions - 2], tokenizer.sep_id])
-                for text in ids
-            ]
+        modules = self.modules if pooling is None and layers is None else None
+        if prompt is not None and modules is None:
+            raise UsageError(
+                f"prompt {prompt!r}: only the vectors of a model's own modules.json have prompts"
+            )
+        encoder = self.module.encoder
 
         @torch.inference_mode()
         def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
-            batch = pack_sequences(examples).to(device)
+            batch = pack_sequences(examples).to(next(encoder.parameters()).device)
             states = encoder.hidden_states(batch)
-            vectors = [encoder.pooled(states[layer], batch, pooling=pooling) for layer in layers]
+            if modules is not None:
+                return list(modules.vectors(states[-1], batch).cpu().numpy())
+            how = pooling or "mean"
+            vectors = [encoder.pooled(states[layer], batch, pooling=how) for layer in chosen]
             return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
 
-        vectors = _in_windows(texts, read, compute, device=device)
+        vectors = self._computed(texts, compute, modules, prompt=prompt, truncate=truncate)
         if not normalize:
             return vectors
         # A zero vector stays zero.
         return (vector / max(np.linalg.norm(vector), np.float32(1e-12)) for vector in vectors)
 
-    def sentence_vectors(self, texts: Iterable[str]) -> Iterator[npt.NDArray[np.float32]]:
-        """Vectors of length 1, [H], with the pooling of the model's modules, else the mean.
+    def sentence_vectors(
+        self, texts: Iterable[str], *, prompt: str | None = None
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Vectors of length 1, [D], to compare texts by their cosines.
 
-        Texts are truncated to the limit of the modules, or to the number of positions.
+        `prompt`: QUERY or DOCUMENT for those of sentence-transformers' `encode_query` and
+        `encode_document`. Texts are truncated to the limit of the modules, or to the positions.
         """
-        return self.embed_stream(
-            texts,
-            pooling=self.modules.pooling if self.modules else "mean",
-            truncate=True,
-            normalize=True,
-            longest=self.modules.max_seq_length if self.modules else 0,
-        )
+        named = None if self.modules is None else prompt
+        return self.embed_stream(texts, truncate=True, normalize=True, prompt=named)
+
+    def _computed(
+        self,
+        texts: Iterable[str],
+        compute: Callable[[Sequence[Example]], list[npt.NDArray[np.float32]]],
+        modules: SentenceModules | None,
+        *,
+        prompt: str | None,
+        truncate: bool,
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """`compute` of [CLS] text [SEP]; says how many texts were truncated."""
+        tokenizer, positions = self.tokenizer, self.config.max_position_embeddings
+        longest = modules.max_seq_length if modules else positions
+        before = modules.prompt(prompt) if modules else ""
+        truncated = 0
+
+        def read(window: Sequence[str], first: int) -> list[Example]:
+            nonlocal truncated
+            texts = [well_formed(text) for text in window]
+            if modules is not None:
+                texts = [modules.text(text, before) for text in texts]
+            encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+            ids = [encoding.ids for encoding in encodings]
+            for number, text in enumerate(ids, start=first + 1):
+                if len(text) + 2 <= longest:
+                    continue
+                if modules is None and not truncate:
+                    raise UsageError(
+                        f"text {number}: {len(text) + 2} tokens, the encoder has {positions} "
+                        "positions; cut it into parts, or allow truncation"
+                    )
+                truncated += 1
+            return [
+                Example([tokenizer.cls_id, *text[: longest - 2], tokenizer.sep_id]) for text in ids
+            ]
+
+        device = next(self.module.parameters()).device
+        yield from _in_windows(texts, read, compute, device=device)
+        if truncated:
+            say(f"{truncated:,} texts of more than {longest} tokens were truncated")
 
     def _masked_examples(self, texts: Sequence[str], first: int) -> list[Example]:
         """[CLS] text [SEP] with its [MASK]s as positions to predict.

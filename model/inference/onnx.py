@@ -34,20 +34,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
 from cloze.artifacts.rng import address
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import Example, PackedBatch, pack_sequences, padded
 from cloze.model.hugging_face.model_files import BILSTM
+from cloze.model.hugging_face.sentence_modules import (
+    MODULES,
+    NORMALIZE,
+    SentenceModules,
+    read_sentence_modules,
+)
 from cloze.model.hugging_face.source import (
     CONFIG,
-    MODULES,
-    SentenceModules,
     open_source,
-    read_sentence_modules,
     read_shape,
 )
 from cloze.model.inference.predict import load_predictor
 from cloze.model.tasks.features import batches_by_length, encode
+from cloze.model.tasks.problems import load_tables
 from cloze.model.tasks.retrieval import best_passages, measure_ranking
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width
@@ -102,14 +107,15 @@ class Traced(nn.Module):
         states: Tensor = found[0]
         if self.modules_after is None:
             return states
-        is_cls = self.modules_after.pooling == "cls"
+        is_cls = self.modules_after.single_pooling == "cls"
         vectors = states[:, 0] if is_cls else mean_of(states, attention_mask)
-        return functional.normalize(vectors, dim=-1) if self.modules_after.normalize else vectors
+        is_normal = NORMALIZE in self.modules_after.steps
+        return functional.normalize(vectors, dim=-1) if is_normal else vectors
 
 
 def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
     """Write the graphs of the model in `folder`; return the paths written."""
-    config, _ = read_shape(folder)
+    config, tokenizer = read_shape(folder)
     source = open_source(folder)
     named = source.read_table(CONFIG)["architectures"]
     architecture = str(named[0]) if isinstance(named, list) else ""
@@ -121,7 +127,12 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
             f"{folder}: has unidirectional attention or a BiLSTM, which `transformers` would not "
             "compute, and its graph is the one exported; leave out --onnx"
         )
-    modules = read_sentence_modules(source, positions=config.max_position_embeddings)
+    modules = read_sentence_modules(source, tokenizer, positions=config.max_position_embeddings)
+    if modules is not None and modules.single_pooling is None:
+        raise UsageError(
+            f"{folder}: its modules.json has a Dense or LayerNorm module, another pooling than "
+            "mean or cls, or lowercases, which the graph would not contain; leave out --onnx"
+        )
     transformers.logging.set_verbosity_error()  # no warning about the unused next-sentence head
     transformers.logging.disable_progress_bar()
     name = architecture.replace("ForPreTraining", "ForMaskedLM")
@@ -213,17 +224,20 @@ class ScoredInputs:
     score: Callable[[OnnxModel], float]
 
 
-def labelled_rows(folder: Path, path: str) -> ScoredInputs:
-    """The labelled file `path`, or the dev file of the task in `folder`; the task's headline."""
+def labelled_rows(folder: Path, path: str) -> ScoredInputs | None:
+    """The labelled file `path`, or the dev rows of the task in `folder`; the task's headline.
+
+    None if neither is on this machine.
+    """
     predictor = load_predictor(folder, device="cpu")
     task = predictor.saved.task
     path = path or task.dev
-    if not path or not Path(path).is_file():
-        raise UsageError(
-            f"task {task.name}: no dev file here to score the graphs on; name a file with labels: "
-            "--sample FILE"
-        )
-    rows = predictor.read(path)
+    if path and Path(path).is_file():
+        rows = predictor.read(path)
+    elif task.train and not task.dev and Path(task.train).is_file():
+        rows = load_tables(task)["dev"]  # those held out
+    else:
+        return None
     rows = rows.take(range(min(len(rows), MOST_ROWS)))
 
     def score(model: OnnxModel) -> float:
@@ -290,13 +304,21 @@ def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: i
 def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[Measured]:
     """Score and speed of the graphs of an exported `folder` on the file `sample`.
 
-    By default on a task's own dev file, or on descriptions of the installed packages.
+    By default on a task's own dev rows, or on descriptions of the installed packages. Empty if the
+    dev rows are not on this machine.
     """
     models = {graph: OnnxModel(graph) for graph in graphs}
     config, tokenizer = read_shape(folder)
     source = open_source(folder)
+    inputs: ScoredInputs | None
     if "cloze_task" in source.read_table(CONFIG) and MODULES not in source.names:
         inputs = labelled_rows(folder, sample)
+        if inputs is None:
+            say(
+                f"{folder}: not scored, since its task's dev rows are not on this machine; name a "
+                "file with labels: --sample FILE"
+            )
+            return []
     else:
         make = masked_texts if models[graphs[0]].output == "logits" else text_halves
         inputs = make(sample_texts(sample), tokenizer, longest=config.max_position_embeddings)

@@ -117,10 +117,16 @@ class Retrieval(GroupedProblem):
         }
 
     def _encode(self, tokenizer: SubwordTokenizer) -> None:
+        own = self.config.retrieval
+        query, passage = own.query_prompt or "", own.passage_prompt or ""
         self.sequences = {
             name: encode(
                 tokenizer,
-                [text for line in split.lines for text in line],
+                [
+                    (passage if number else query) + text
+                    for line in split.lines
+                    for number, text in enumerate(line)
+                ],
                 max_seq_length=self.config.max_seq_length,
             )
             for name, split in self._texts.items()

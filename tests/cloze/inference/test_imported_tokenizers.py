@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from transformers import BertModel
+from transformers import AutoTokenizer, BertModel
 
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.encoder.models import Encoder, PretrainingModel
@@ -116,3 +116,68 @@ def test_contradictory_files_are_rejected(cloze: Cloze, model: Callable[..., Pat
     done = cloze("import", str(directory))
     assert done.returncode != 0
     assert "do_lower_case is False, but tokenizer.json says True" in done.stderr
+
+
+def special(word: str, number: int, **options: object) -> dict[str, object]:
+    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": number, "content": word, **usual, "special": True, **options}
+
+
+def test_added_special_tokens_are_kept_whole_in_vectors_and_in_the_export(
+    cloze: Cloze, model: Callable[..., Path], folder: Path
+) -> None:
+    first, user = len(WORDS), len(WORDS) + 1
+    directory = model(padded_to=24)
+    path = directory / "tokenizer.json"
+    table = json.loads(path.read_text())
+    table["added_tokens"] += [special("[E1]", first), special("<user>", user, lstrip=True)]
+    path.write_text(json.dumps(table))
+    texts = ["[E1] a [E1]", "b <user>a", "a [MASK]"]
+    done = cloze("embed", str(directory), *texts, "--json")
+    assert done.returncode == 0, done.stderr
+    theirs = BertModel.from_pretrained(directory).eval()
+    a, b, unknown = WORDS.index("a"), WORDS.index("b"), 1  # [CLS] is 2, [SEP] 3
+    by_hand = [
+        [2, first, a, first, 3],
+        [2, b, user, a, 3],
+        [2, a, unknown, unknown, unknown, 3],  # [MASK] written in a text is text
+    ]
+    for ids, vector in zip(by_hand, json.loads(done.stdout)["vectors"], strict=True):
+        with torch.inference_mode():
+            states = theirs(torch.tensor([ids])).last_hidden_state[0]
+        np.testing.assert_allclose(vector, states.mean(0).numpy(), atol=1e-5)
+    assert cloze("export", str(directory), "again").returncode == 0
+    exported = AutoTokenizer.from_pretrained(folder / "again")
+    assert exported("[E1] a <user>").input_ids == [2, first, a, user, 3]
+    assert {"[E1]", "<user>"} < set(exported.all_special_tokens)
+
+
+def test_special_tokens_that_only_the_settings_name_are_refused(
+    cloze: Cloze, model: Callable[..., Path]
+) -> None:
+    directory = model()
+    settings = {"additional_special_tokens": ["[E1]", {"content": "[E2]"}]}
+    (directory / "special_tokens_map.json").write_text(json.dumps(settings))
+    done = cloze("import", str(directory))
+    assert done.returncode == 2
+    assert "the special tokens [E1] [E2] are not in tokenizer.json" in done.stderr
+
+
+def test_a_cased_vocabulary_without_settings_is_read_as_cased(
+    cloze: Cloze, model: Callable[..., Path], folder: Path
+) -> None:
+    directory = model(padded_to=16)
+    (directory / "tokenizer.json").unlink()
+    words = (*SPECIAL_TOKENS, "Paris", "paris", "is", "A", "a")
+    (directory / "vocab.txt").write_text("".join(f"{word}\n" for word in (*words, "[unused1]")))
+    upper, lower = json.loads(cloze("embed", str(directory), "Paris", "paris", "--json").stdout)[
+        "vectors"
+    ]
+    assert not np.allclose(upper, lower)
+    (folder / "texts" / "two.txt").write_text("Paris is a. " * 20)
+    done = cloze("init", "texts", "--from", str(directory))
+    assert "lowercase = false" in done.stdout
+    assert "(cased)" in done.stdout
+    (directory / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    same = json.loads(cloze("embed", str(directory), "Paris", "paris", "--json").stdout)["vectors"]
+    assert np.array_equal(*same)

@@ -68,12 +68,15 @@ def test_pooling_normalisation_and_length_limit_survive_import_and_export(
     assert np.allclose(cut, api.load("encoder").embed("a b a", pooling="cls", normalize=True)[0])
 
 
-def test_an_unknown_module_is_reported_and_skipped(cloze: Cloze, folder: Path) -> None:
+def test_a_module_without_its_files_is_refused_instead_of_left_out(
+    cloze: Cloze, folder: Path
+) -> None:
     write_model(folder / "encoder")
     write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Dense"), limit=5)
     done = cloze("export", "encoder", "again")
-    assert "Dense is not supported; only the encoder is used" in done.stderr
-    assert not (folder / "again" / "modules.json").exists()
+    assert done.returncode == 2
+    assert "2_Dense/config.json: missing, but modules.json lists it" in done.stderr
+    assert not (folder / "again").exists()
 
 
 @pytest.mark.slow
