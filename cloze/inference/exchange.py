@@ -11,10 +11,12 @@ from pathlib import Path
 
 from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.input_texts import ModelName
 from cloze.options import PLACE, Place, model_directory
 
+SHOWN_TENSORS = 4
 
 def export_model(
     model: ModelName,
@@ -66,7 +68,7 @@ def export_model(
     lines += [
         f"{one.path}: score {one.score:.4f}, {one.texts_per_second:,.1f} texts/s" for one in found
     ]
-    if int8:
+    if int8 and found:
         whole, small = found
         loss = (whole.score - small.score) / whole.score if whole.score else 0.0
         gain = small.texts_per_second / whole.texts_per_second
@@ -83,5 +85,11 @@ def import_model(folder: Path, /, *, place: Place = PLACE) -> Answer:
 
     space = writable_workspace(place.machine().workspace)
     artifact = import_encoder(folder, space.store)
-    data = {"directory": artifact.directory, "digest": artifact.digest}
+    left_out = artifact.manifest.statistics["ignored"]
+    if left_out:
+        say(
+            f"import: the encoder alone; {len(left_out)} tensors of a task's head are left out: "
+            f"{', '.join(left_out[:SHOWN_TENSORS])}"
+        )
+    data = {"directory": artifact.directory, "digest": artifact.digest, "left_out": left_out}
     return Answer(data, artifact.directory, place.json)

@@ -23,10 +23,11 @@ from cloze.answer import Answer, print_lines
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
-from cloze.init.labelled_files import DELIMITERS
+from cloze.init.labelled_files import CONLL, SAMPLED_BYTES
 from cloze.model.config import TaskConfig
 from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
+from cloze.model.tasks.conll import DOCUMENT_START
 from cloze.options import PLACE, Place, model_directory
 
 
@@ -68,11 +69,11 @@ def predict(
     """
     if texts and file:
         raise UsageError(f"both texts and --file {file}; give one of them")
-    if len(texts) == 1 and is_file(texts[0]) and Path(texts[0]).suffix.lower() in TABLES:
-        file, texts = Path(texts[0]), ()
-        say(f"{file}: read as a task file")
     directory = model_directory(model, place.space(), stage="finetune")
     predictor = load_predictor(directory, task=task)
+    if len(texts) == 1 and is_file(texts[0]) and _is_task_file(texts[0], predictor.saved.task):
+        file, texts = Path(texts[0]), ()
+        say(f"{file}: read as a task file")
     if file:
         return _of_file(predictor, file, as_json=place.json)
     found = predictor.rows(_rows(texts, predictor.saved.task), source="row")
@@ -86,7 +87,11 @@ def predict(
 def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | None:
     """Print each row with its prediction, as a table if the file is one."""
     table = predictor.read(file)
-    columns = {predictor.name_in_file(name): values for name, values in table.columns.items()}
+    for remark in table.remarks:
+        say(remark)
+    columns = table.everything or {
+        predictor.name_in_file(name): values for name, values in table.columns.items()
+    }
     answers: list[Row] = []
 
     def rows() -> Iterator[Row]:
@@ -94,16 +99,17 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
             metered(predictor.table(table), verb="predict", unit="rows")
         ):
             answers.append(answer)
+            if not number and (replaced := [name for name in answer if name in columns]):
+                say(f"{file}: its columns {', '.join(replaced)} are replaced by those predicted")
             yield {**{name: values[number] for name, values in columns.items()}, **answer}
 
     if as_json:
         printed = Answer(list(rows()), "", as_json=True)
     else:
         printed = None
-        delimiter = DELIMITERS.get(file.suffix.lower())
         print_lines(
-            _delimited(rows(), delimiter, within_cell=predictor.saved.task.label_separator)
-            if delimiter
+            _delimited(rows(), table.separator, within_cell=predictor.saved.task.label_separator)
+            if table.separator
             else (json.dumps(row, ensure_ascii=False) for row in rows())
         )
     scores = predictor.score(table, answers)
@@ -118,6 +124,8 @@ def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iter
     writer = csv.writer(line, delimiter=delimiter, lineterminator="")
 
     def written(cells: Iterable[JsonValue]) -> str:
+        if delimiter == "\t":  # read without quoting, so a cell cannot contain a separator
+            return delimiter.join(re.sub(r"[\t\r\n]", " ", str(plain(cell))) for cell in cells)
         line.seek(0)
         line.truncate()
         writer.writerow(plain(cell) for cell in cells)
@@ -127,7 +135,7 @@ def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iter
         if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
             return within_cell.join(map(str, cell))  # labels, as the task's own files write them
         is_scalar = isinstance(cell, str | float | int)
-        return cell if is_scalar else json.dumps(cell, ensure_ascii=False)
+        return "" if cell is None else cell if is_scalar else json.dumps(cell, ensure_ascii=False)
 
     for number, row in enumerate(rows):
         shares = row.pop("probabilities", None)
@@ -136,6 +144,18 @@ def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iter
         if number == 0:
             yield written(row)
         yield written(row.values())
+
+
+def _is_task_file(path: str, task: TaskConfig) -> bool:
+    """Whether a file's rows are more than texts, one per line: a table, or CoNLL's columns."""
+    suffix = Path(path).suffix.lower()
+    if task.kind != "tagging" or suffix != ".txt":
+        return suffix in (*TABLES, *(CONLL if task.kind == "tagging" else ()))
+    with open(path, "rb") as file:
+        lines = file.read(SAMPLED_BYTES).decode("utf-8", "replace").split("\n")[:-1]
+    fields = [line.split() for line in lines if line.strip()]
+    words = [line for line in fields if line[0] not in ("#", DOCUMENT_START)]
+    return bool(words) and all(len(line) > 1 and line[-1] in task.labels for line in words)
 
 
 def _rows(texts: tuple[str, ...], task: TaskConfig) -> Iterator[dict[str, JsonValue] | str]:

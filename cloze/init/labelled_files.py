@@ -7,15 +7,22 @@ Out: `LabelledFiles`: the kind of task, its columns and its labels; None if the 
 
 import csv
 import io
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Literal
 
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import InputFile, open_to_read
+from cloze.artifacts.progress import say
 from cloze.model.config import TaskKind
+from cloze.model.tasks.conll import read_conll
+from cloze.model.tasks.table_files import decoded, separated
+from cloze.model.tasks.task_table import Wanted
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
-CONLL = (".conll", ".iob", ".bio")
+DELIMITED = (".csv", ".tsv")
+CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 SPLITS = {
     "train": "train",
     "training": "train",
@@ -34,7 +41,10 @@ LABEL_NAMES = (
     *("target", "sentiment", "score", "gold"),
 )
 MOST_LABELS = 50
-SAMPLED_CHARACTERS = 1 << 20
+SAMPLED_BYTES = 1 << 20
+
+SENTENCE_END = re.compile(r"\n\s*\n")
+"""Tables have no blank lines."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class LabelledFiles:
 def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     """The task in `files`, or None if they are not labelled; a single file is training data."""
     suffixes = {PurePath(file.path).suffix.lower() for file in files}
-    if len(suffixes) != 1 or not suffixes <= {*DELIMITERS, *CONLL}:
+    if len(suffixes) != 1 or not suffixes <= {*DELIMITED, *CONLL}:
         return None
     (suffix,) = suffixes
     paths: dict[str, str] = {}
@@ -74,20 +84,42 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     if "train" not in paths:
         return None
     with open_to_read(paths["train"]) as opened:
-        text = opened.read(SAMPLED_CHARACTERS).decode("utf-8-sig", "replace")
-    whole = text[: text.rfind("\n") + 1] or text
-    if suffix in DELIMITERS:
-        return _table(whole, DELIMITERS[suffix], paths)
-    tags = Counter(line.split()[-1] for line in whole.splitlines() if len(line.split()) > 1)
+        content = opened.read(SAMPLED_BYTES)
+    is_whole = len(content) < SAMPLED_BYTES
+    text, remarks = decoded(paths["train"], content, is_whole=is_whole)
+    if not text.strip():
+        raise UsageError(f"{paths['train']}: empty file, expected a header line and rows")
+    for remark in remarks:
+        say(f"init: {remark}")
+    if not is_whole:
+        text = text[: text.rfind("\n") + 1] or text
+    if suffix in CONLL or (suffix == ".tsv" and SENTENCE_END.search(text.strip())):
+        return _sentences(text, paths)
+    separator, text = separated(paths["train"], text)
+    # the task's reader takes quotes in a .tsv as text
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
+    return _table([row for row in rows if row not in ([], [""])], paths)
+
+
+def _sentences(text: str, paths: dict[str, str]) -> LabelledFiles | None:
+    wanted = Wanted(required=("words",), optional=("tags",), sentences=True)
+    table = read_conll(paths["train"], text, wanted)
+    if not table.has("tags"):
+        return None
+    tags = Counter(
+        str(tag) for of_row in table.columns["tags"] if isinstance(of_row, list) for tag in of_row
+    )
     return LabelledFiles("tagging", paths, {}, dict(tags.most_common()))
 
 
-def _table(text: str, delimiter: str, paths: dict[str, str]) -> LabelledFiles | None:
+def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | None:
     """The label is a column with such a name, or the one with the fewest values; text the longest.
 
     A text has several labels if they share a cell, or if each has a column of 0 and 1.
     """
-    header, *rows = csv.reader(io.StringIO(text), delimiter=delimiter)
+    header, *rows = records
+    header = [name.strip() for name in header]
     rows = [row for row in rows if len(row) == len(header)]
     if len(header) < 2 or not rows:
         return None

@@ -66,7 +66,8 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     model, saved, tokenizer = read_model(source)
     trials = Trials.model_validate(artifact.read_json("trials.json")).trials
     files = {name: Path(source.path(name)).read_bytes() for name in source.names}
-    files |= _tokenizer_files(tokenizer, model.encoder.config)
+    longest = min(saved.task.max_seq_length, model.encoder.config.max_position_embeddings)
+    files |= _tokenizer_files(tokenizer, model.encoder.config, longest=longest)
     wanted = (saved.task.name, "pretrained", "")
     candidates = [trial for trial in trials if (trial.task, trial.system, trial.point) == wanted]
     kept = max(candidates, key=lambda trial: trial.merit)
@@ -115,16 +116,20 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
     return {
         "config.json": _json(config),
         "model.safetensors": save(tensors, metadata={"format": "pt"}),
-        **_tokenizer_files(files.tokenizer, files.config),
+        **_tokenizer_files(
+            files.tokenizer, files.config, longest=files.config.max_position_embeddings
+        ),
         **(files.modules.files(width=files.config.hidden_size) if files.modules else {}),
         CARD: (files.card if is_ours(files.card) else model_card(files)).encode(),
     }
 
 
-def _tokenizer_files(tokenizer: SubwordTokenizer, encoder: EncoderConfig) -> dict[str, bytes]:
-    """The tokenizer in every form that loaders look for."""
+def _tokenizer_files(
+    tokenizer: SubwordTokenizer, encoder: EncoderConfig, *, longest: int
+) -> dict[str, bytes]:
+    """The tokenizer in every form that loaders look for; they truncate to `longest` tokens."""
     config: dict[str, JsonValue] = {
-        "model_max_length": encoder.max_position_embeddings,
+        "model_max_length": longest,
         "pad_token": PAD,
         "unk_token": UNK,
         "cls_token": CLS,

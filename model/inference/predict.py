@@ -103,8 +103,8 @@ class Predictor:
             yield from self._table(tabulated(source, window, wanted, lines=lines))
 
     def read(self, path: str | Path) -> TaskTable:
-        """Read a file in the task's own format; labels may be missing."""
-        return read_split(self.saved.task, SPLIT, str(path))
+        """Read a file in the task's own format, with all its columns; labels may be missing."""
+        return read_split(self.saved.task, SPLIT, str(path), everything=True)
 
     def name_in_file(self, column: str) -> str:
         """Name of our `column` in the task's files; our own name if they have no header."""
@@ -112,11 +112,12 @@ class Predictor:
         return column if wanted.headless else wanted.in_file(column)
 
     def score(self, table: TaskTable, answers: Sequence[Row]) -> dict[str, float]:
-        """The task's metrics, as fractions; empty if the table has no labels."""
+        """The task's metrics, as fractions, the headline first; empty if there are no labels."""
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table})
         if not problem.labelled(SPLIT):
             return {}
-        return problem.score(SPLIT, [answer.get("prediction", answer) for answer in answers])
+        found = problem.score(SPLIT, [answer.get("prediction", answer) for answer in answers])
+        return {problem.headline: found[problem.headline], **found}
 
     def file(self, path: str | Path) -> Iterator[Row]:
         """Predictions for a task file, in its order."""
@@ -144,6 +145,19 @@ class Predictor:
             yield window
 
     def _table(self, table: TaskTable) -> Iterator[Row]:
+        if self.saved.task.kind == "tagging":
+            kept = [row for row, words in enumerate(table.columns["words"]) if words != []]
+            if len(kept) < len(table):
+                found = self._table(table.take(kept)) if kept else iter(())
+                blank: Row = {"prediction": [], "words": [], "spans": []}
+                wordless = set(range(len(table))).difference(kept)
+                yield from (
+                    {**blank} if row in wordless else next(found) for row in range(len(table))
+                )
+                return
+        yield from self._answers(table)
+
+    def _answers(self, table: TaskTable) -> Iterator[Row]:
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table.without(ANSWERS)})
         logits = split_logits(
             problem, FineTuning(problem, self.model, precision=self.precision), SPLIT

@@ -128,9 +128,9 @@ def _refuse_spelt_nan(table: TaskTable, labels: Sequence[str]) -> None:
             )
 
 
-def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
-    """The table of one split, in its family's canonical form."""
-    family, wanted = FAMILIES[config.kind], wanted_columns(config, split)
+def read_split(config: TaskConfig, split: str, path: str, *, everything: bool = False) -> TaskTable:
+    """The table of one split, in its family's canonical form; `everything`: with other columns."""
+    family, wanted = FAMILIES[config.kind], wanted_columns(config, split, everything=everything)
     table = read_table(path, wanted)
     if split not in ("train", "dev"):
         # An unlabelled test file may still have label columns, filled with placeholders: blanks, or
@@ -185,8 +185,8 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     return replace(kept, remarks=(*table.remarks, remark)), table.take(sorted(chosen))
 
 
-def wanted_columns(config: TaskConfig, split: str) -> Wanted:
-    """The columns that the task needs from the file of a split."""
+def wanted_columns(config: TaskConfig, split: str, *, everything: bool = False) -> Wanted:
+    """The columns that the task needs from the file of a split, or with all others as well."""
     family = FAMILIES[config.kind]
     return Wanted(
         required=family.required,
@@ -195,6 +195,7 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
         names=(split.startswith("test") and config.test_columns) or config.columns,
         skip_short_rows=config.skip_short_rows,
         sentences=config.kind == "tagging",
+        everything=everything,
     )
 
 

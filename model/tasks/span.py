@@ -51,6 +51,9 @@ from cloze.model.tasks.task_table import TaskTable, is_missing
 
 SHOWN_PLACES = 3
 
+NO_SPAN = 1e6
+"""Margin of a question without any valid span; infinity is no JSON."""
+
 # N windows, Q questions, P context tokens of all windows, S tokens of a sequence
 
 
@@ -365,7 +368,7 @@ class Spans(Problem):
                 np.concatenate([getattr(one, name) for one in of_question])
                 for name in ("first", "last", "score")
             )
-            text, margin = "", float("inf")
+            text, margin = "", NO_SPAN
             if len(score):
                 best = int(score.argmax())
                 text = questions.text(question, int(first[best]), int(last[best]))

@@ -15,7 +15,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -137,23 +137,10 @@ def read_delimited(path: str, text: str, wanted: Wanted) -> TaskTable:
     """CSV or TSV, whose first line names the columns unless `wanted` numbers them."""
     separator, text = separated(path, text)
     records = _records(path, text, separator)
-    header: list[str] = []
-    if wanted.headless:
-        missing = [name for name in wanted.required if name not in wanted.names]
-        if missing:
-            raise UsageError(
-                f"{path}: columns are numbered, but none is given for {', '.join(missing)}"
-            )
-        places = {name: int(number) for name, number in wanted.names.items() if number}
-    else:
-        header = next((record for _, record in records if record not in BLANK), header)
-        if not header:
-            raise UsageError(f"{path}: empty file, expected a header line and rows")
-        header = [name.strip() for name in header]
-        present = wanted.present(path, header)
-        places = {name: header.index(theirs) for name, theirs in present.items()}
+    header, places = _header(path, records, wanted)
     fewest, most = max(places.values()) + 1, len(header)
     columns: dict[str, list[JsonValue]] = {name: [] for name in places}
+    everything: dict[str, list[JsonValue]] = {name: [] for name in header if wanted.everything}
     lines, skipped = [], 0
     for line, record in records:
         if record in BLANK:
@@ -172,14 +159,35 @@ def read_delimited(path: str, text: str, wanted: Wanted) -> TaskTable:
         lines.append(line)
         for name, place in places.items():
             columns[name].append(record[place])
+        for name, cell in zip_longest(everything, record if everything else ()):
+            everything[name].append(cell)
     if not lines:
         raise UsageError(f"{path}: no rows, expected labelled examples")
-    table = TaskTable(path, columns, tuple(lines))
+    table = TaskTable(path, columns, tuple(lines), separator=separator, everything=everything)
     if skipped:
         table = table.remarked(f"{path}: {skipped} rows with too few columns are left out")
     if path.lower().endswith(".csv") and separator != ",":
         table = table.remarked(f"{path}: columns are separated by {separator!r}")
     return table
+
+
+def _header(
+    path: str, records: Iterator[tuple[int, list[str]]], wanted: Wanted
+) -> tuple[list[str], dict[str, int]]:
+    """The names of all columns, none if they are numbered; places of ours by our names."""
+    if wanted.headless:
+        missing = [name for name in wanted.required if name not in wanted.names]
+        if missing:
+            raise UsageError(
+                f"{path}: columns are numbered, but none is given for {', '.join(missing)}"
+            )
+        return [], {name: int(number) for name, number in wanted.names.items() if number}
+    first = next((record for _, record in records if record not in BLANK), [])
+    if not first:
+        raise UsageError(f"{path}: empty file, expected a header line and rows")
+    header = [name.strip() for name in first]
+    present = wanted.present(path, header)
+    return header, {name: header.index(theirs) for name, theirs in present.items()}
 
 
 def separated(path: str, text: str) -> tuple[str, str]:

@@ -52,6 +52,12 @@ class TaskTable:
     remarks: tuple[str, ...] = ()
     """Remarks for the report: rows left out, or held out; how the file was decoded."""
 
+    separator: str = ""
+    """What separates the columns in the file, if anything does."""
+
+    everything: Mapping[str, list[JsonValue]] = field(default_factory=dict)
+    """All columns of the file by its own names, if they were asked for (`Wanted.everything`)."""
+
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Columns whose classes the file names, in their order (`ClassLabel` of `datasets`)."""
 
@@ -122,6 +128,9 @@ class Wanted:
     skip_short_rows: bool = False
     """Count and drop rows with too few columns instead of refusing the file (QQP has some)."""
 
+    everything: bool = False
+    """Whether to keep all other columns as well."""
+
     sentences: bool = False
     """Whether a row is a sentence, which text files hold in CoNLL's columns."""
 
@@ -181,12 +190,21 @@ def tabulated(
     }
     names = {our: (class_names or {}).get(wanted.in_file(our), ()) for our in kept}
     return TaskTable(
-        path, kept, lines, class_names={our: known for our, known in names.items() if known}
+        path,
+        kept,
+        lines,
+        everything={name: [row.get(name) for row in rows] for name in found}
+        if wanted.everything
+        else {},
+        class_names={our: known for our, known in names.items() if known},
     )
 
 
-def data_notes(tables: Mapping[str, TaskTable]) -> Iterator[str]:
-    """Warnings: other splits that overlap with train; labels that are rare, or missing from dev."""
+def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iterator[str]:
+    """Warnings: other splits that overlap with train; labels that are rare, or missing from dev.
+
+    `classes`: whether labels are classes rather than numbers.
+    """
     train = tables["train"]
     known = set(_inputs(train))
     for split, table in tables.items():
@@ -198,6 +216,8 @@ def data_notes(tables: Mapping[str, TaskTable]) -> Iterator[str]:
                 f"{len(shared):,} of {len(table):,} {split} rows are training rows, too "
                 f"(the first: {table.place(shared[0])}); their scores are too good"
             )
+    if not classes:
+        return
     counts = _labels(train)
     rare = [f"{label} ({count})" for label, count in counts.items() if count < FEW_ROWS]
     if rare:

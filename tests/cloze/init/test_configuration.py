@@ -343,3 +343,40 @@ def test_a_table_without_labels_is_read_as_text(folder: Path) -> None:
     rows = "".join(f"row {number},some text {number}\n" for number in range(100))
     (folder / "notes.csv").write_text("title,body\n" + rows)
     assert labelled_files(find_files("notes.csv")) is None
+
+
+EXCEL = 'text;label\r\n"Schöne Grüße; alles gut";ja\r\nnicht gut;nein\r\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("cp1252.csv", EXCEL.encode("cp1252"), "classification"),
+        ("utf16.csv", EXCEL.encode("utf-16"), "classification"),
+        ("mac.csv", EXCEL.replace("\r\n", "\r").encode(), "classification"),
+        (
+            "long.csv",
+            ("text,label\n" + "a b " * 40_000 + ",ja\nb,nein\n").encode(),
+            "classification",
+        ),
+        ("words.tsv", b"EU\tB-ORG\nsays\tO\n\nUN\tB-ORG\n\n", "tagging"),
+        ("words.iob", b"-DOCSTART- O\nEU B-ORG\n\nUN B-ORG\n", "tagging"),
+    ],
+)
+def test_tables_in_the_layouts_of_spreadsheets_become_tasks(
+    cloze: Callable[..., Any], folder: Path, name: str, content: bytes, kind: str
+) -> None:
+    (folder / name).write_bytes(content)
+    done = cloze("init", name, "--output", "task.toml")
+    assert done.returncode == 0, done.stderr
+    made = tomllib.loads((folder / "task.toml").read_text())
+    assert made["finetune"]["tasks"][0]["kind"] == kind
+    if kind == "tagging":
+        assert "B-ORG" in done.stdout
+
+
+def test_an_empty_table_is_refused_by_init(cloze: Callable[..., Any], folder: Path) -> None:
+    (folder / "empty.csv").write_bytes(b"")
+    done = cloze("init", "empty.csv")
+    assert done.returncode == 2
+    assert "empty.csv: empty file, expected a header line and rows" in done.stderr
