@@ -44,6 +44,10 @@ MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK] (the default of `tokenizers`; Google's script at eedf571 has 200)."""
 
 
+CASED = 0.01
+"""Share of words with capital letters in a cased vocabulary, at least."""
+
+
 class AddedWord(NamedTuple):
     """A token added after training, matched before the text is split."""
 
@@ -474,9 +478,9 @@ def read_vocab_txt(
     lines = text.removesuffix("\n").split("\n") if text else []
     words = tuple(line.removesuffix("\r") for line in lines)
     if lowercase is None:
-        lowercase = not any(
-            word.isascii() and word != word.lower() and not word.startswith("[") for word in words
-        )
+        upper = [word for word in words if word != word.lower() and not word.startswith("[")]
+        # A few odd letters beyond ASCII change in lowercase though the vocabulary is uncased.
+        lowercase = not any(map(str.isascii, upper)) and len(upper) < CASED * len(words)
     return WordPieceTokenizer(
         words,
         lowercase,

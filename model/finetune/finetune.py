@@ -247,6 +247,11 @@ def prepared_task(
             *(remark for table in tables.values() for remark in table.remarks),
             *data_notes(tables, classes=task.kind != "regression"),
             *problem.notes,
+            *(
+                ("the encoder has no pooler, which classifiers read: it starts at random",)
+                if problem.reads == "pooled" and not initial.has_pooler
+                else ()
+            ),
         ),
         baselines=baselines(problem, tables),
     )

@@ -50,13 +50,15 @@ class Classification(Problem):
 
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
-        """The table with whole numbers as labels spelt alike, if all its labels are such."""
+        """The table with labels spelt alike, if all are whole numbers, or all true or false."""
         cells = table.columns.get("label", [])
-        if not all(is_missing(cell) or number_of(str(cell)) for cell in cells):
+        if not all(is_missing(cell) or common_spelling(cell) for cell in cells):
             return table
-        configured = {number_of(label): label for label in config.labels}
+        configured = {common_spelling(label): label for label in config.labels}
         labels: list[JsonValue] = [
-            cell if is_missing(cell) else configured.get(number_of(str(cell)), number_of(str(cell)))
+            cell
+            if is_missing(cell)
+            else configured.get(common_spelling(cell), common_spelling(cell))
             for cell in cells
         ]
         return replace(table, columns={**table.columns, **({"label": labels} if labels else {})})
@@ -113,9 +115,11 @@ class Classification(Problem):
         """The label column in the form of `targets`."""
         known = {label: index for index, label in enumerate(self.labels)}
         # 1 and 1.0 are one label, whichever of them the training data has
-        numbers = {number: index for label, index in known.items() if (number := number_of(label))}
+        common = {same: index for label, index in known.items() if (same := common_spelling(label))}
         names = [str(label) for label in table.columns["label"]]
-        indices = np.array([known.get(name, numbers.get(number_of(name), -1)) for name in names])
+        indices = np.array(
+            [known.get(name, common.get(common_spelling(name), -1)) for name in names]
+        )
         unknown = np.flatnonzero(indices < 0)
         if len(unknown):
             row = int(unknown[0])
@@ -238,7 +242,7 @@ class MultiLabel(Classification):
         if table.has("label"):
             for cell in table.columns["label"]:
                 if isinstance(cell, list):  # JSON, Parquet
-                    lists.append([str(label) for label in cell])
+                    lists.append([number_of(str(label)) or str(label) for label in cell])
                 else:
                     words = ("" if cell is None else str(cell)).split(config.label_separator)
                     lists.append([word.strip() for word in words if word.strip()])
@@ -260,7 +264,7 @@ class MultiLabel(Classification):
                     raise UsageError(f"{where}: {name} is {values[row]!r}, expected 0 or 1")
             lists += [[name for name in own if marks[name][row]] for row in range(len(table))]
         kept = {name: values for name, values in table.columns.items() if name not in own}
-        return replace(table, columns={**kept, "label": lists})
+        return replace(table, columns={**kept, "label": named_indicators(table, lists, config)})
 
     def known_metrics(self) -> tuple[str, ...]:
         """Those of `MULTI_LABEL_METRICS`."""
@@ -346,6 +350,28 @@ class MultiLabel(Classification):
         return [label for label, is_chosen in zip(self.labels, chosen, strict=True) if is_chosen]
 
 
+def named_indicators(
+    table: TaskTable, lists: list[JsonValue], config: TaskConfig
+) -> list[JsonValue]:
+    """The lists of labels; lists of 0 and 1, one for each label, become those of the labels."""
+    cells = [_listed(cell) for cell in lists]
+    widths = {len(cell) for cell in cells}
+    if len(widths) != 1 or not all({*cell} <= {"0", "1"} for cell in cells):
+        return lists
+    (width,) = widths
+    if width < 2 or not any(cell.count(mark) > 1 for cell in cells for mark in "01"):
+        return lists  # no list repeats a label
+    if width != len(config.labels):
+        raise UsageError(
+            f"{table.place(0)}: label is {lists[0]!r:.100}, {width} marks of 0 and 1; name the "
+            f"labels that they stand for, in order: labels = [...] (now {len(config.labels)})"
+        )
+    return [
+        [label for label, mark in zip(config.labels, cell, strict=True) if mark == "1"]
+        for cell in cells
+    ]
+
+
 def _listed(labels: JsonValue) -> list[str]:
     return [str(label) for label in labels] if isinstance(labels, list) else []
 
@@ -353,6 +379,12 @@ def _listed(labels: JsonValue) -> list[str]:
 def number_of(label: str) -> str:
     """The spelling that every spelling of a whole number has in common; "" if it is none."""
     return re.sub(r"\.0*$", "", label) if re.fullmatch(r"-?\d+(\.0*)?", label) else ""
+
+
+def common_spelling(label: JsonValue) -> str:
+    """The spelling that a whole number or a truth value has in every format; "" for others."""
+    text = str(label).strip()
+    return text.lower() if text.lower() in ("true", "false") else number_of(text)
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Retrieval: rank passages for a query by the similarity of their vectors.
 
 In:  columns query and passage, one matching pair per row; `negatives`, a list of hard negatives
-     (or `negative`, a single one).
+     (or `negative`, `negative_1`, … with one each).
 Out: a `Problem` whose outputs are vectors of length 1; a ranking of the split's passages by cosine
      for each of its queries.
 
@@ -34,6 +34,9 @@ Hits = NDArray[np.bool_]
 DEPTH = 100
 """Number of ranks kept for every query."""
 
+NEGATIVES = ("negative", *(f"negative_{number}" for number in range(64)))
+"""Columns with one hard negative each, as sentence-transformers mines them."""
+
 QUERIES_AT_ONCE = 1024
 """Number of queries ranked at once."""
 
@@ -52,10 +55,11 @@ class RetrievalTexts:
         """Per row: query, passage, hard negatives."""
 
         # A row without negatives has none.
-        for row, text in enumerate(table.columns.get("negative", [])):
-            if not is_missing(text) and not isinstance(text, str):
-                raise UsageError(f"{table.place(row)}: negative is {text!r}, expected a passage")
-            self.lines[row] += [] if is_missing(text) else [well_formed(str(text))]
+        for name in (name for name in NEGATIVES if table.has(name)):
+            for row, text in enumerate(table.columns[name]):
+                if not is_missing(text) and not isinstance(text, str):
+                    raise UsageError(f"{table.place(row)}: {name} is {text!r}, expected a passage")
+                self.lines[row] += [] if is_missing(text) else [well_formed(str(text))]
         for row, values in enumerate(table.columns.get("negatives", [])):
             if values is None:
                 continue
@@ -92,7 +96,7 @@ class Retrieval(GroupedProblem):
     """The passages relevant to a query; the texts of a row form a unit."""
 
     required: ClassVar[tuple[str, ...]] = ("query", "passage")
-    optional: ClassVar[tuple[str, ...]] = ("negatives", "negative", "document")
+    optional: ClassVar[tuple[str, ...]] = ("negatives", *NEGATIVES, "document")
     label_column: ClassVar[str] = "passage"
     default_metrics: ClassVar[tuple[str, ...]] = ("ndcg@10", "recall@1", "recall@10", "mrr@10")
     reads: ClassVar = "vectors"

@@ -41,6 +41,9 @@ ENTITY_F1 = "entity_f1"
 MARKED = re.compile(r"[BIESLUMW]-.+")
 """A tag that marks an entity."""
 
+BARE = frozenset("BIESLUMW")
+"""Tags that mark entities of a single type."""
+
 MEANT = re.compile(r"(?i:[BIESLUMW][-_.:/].+|.+[-_.:/][BIESLUMW])")
 """A tag that seems to be meant so: `B_PER`, `b-per`, `PER-B`."""
 
@@ -181,7 +184,7 @@ class Tagging(Problem):
         words = tuple(name for name in self.metrics if name != ENTITY_F1)
         scores = measure(words, flat_gold, flat)
         if ENTITY_F1 in self.metrics:
-            kinds = sorted({label[2:] for label in self.labels if label != "O"})
+            kinds = sorted({label[2:] for label in self.labels if label[2:]})
             for kind, suffix in [("", ""), *((kind, f"_{kind}") for kind in kinds)]:
                 counts = count_entities(gold, predicted, kind=kind)
                 scores |= {
@@ -322,8 +325,9 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 def is_entity_scheme(tags: Sequence[str]) -> bool:
     """Whether a tag set marks entities (O, B-X, I-X, …) rather than word classes."""
-    marked = [tag for tag in tags if tag != "O"]
-    return bool(marked) and all(MARKED.fullmatch(tag) for tag in marked)
+    marked = {tag for tag in tags if tag != "O"}
+    is_bare = "O" in tags and "B" in marked and marked <= BARE
+    return bool(marked) and (is_bare or all(MARKED.fullmatch(tag) for tag in marked))
 
 
 def odd_tags(tags: Collection[str]) -> list[str]:
