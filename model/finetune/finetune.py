@@ -34,7 +34,7 @@ from safetensors.torch import load
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.config import assign, parse
-from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.artifacts.errors import ClozeError, DiskFull, IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.results import UNTOUCHED, Baseline, TaskRecord, Trial, Trials
@@ -139,8 +139,11 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
         logged = groups if shared else groups[world.rank :: world.ranks]
         steps = sum(group.steps for group in logged)
         worker.progress = Progress("finetune", steps, unit="steps")
-        for group in groups if shared else groups[number::size]:
-            runner.run_group(group)
+        if shared:  # all ranks are in the same trial, and fail together
+            for group in groups:
+                runner.run_group(group)
+        else:
+            run_each(groups[number::size], runner.run_group)
         if runner.writes:
             put_json(table.output, runner.seconds, name=f"seconds-{number}.json")
         if number:
@@ -154,6 +157,22 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
             commit_trials(table, runner, groups, earlier)
         world.barrier()
     return open_artifact(table.output)
+
+
+def run_each(groups: Sequence[TrialGroup], run: Callable[[TrialGroup], None]) -> None:
+    """Run every group; one that fails does not end the others, and is raised at the end."""
+    failed: ClozeError | None = None
+    for group in groups:
+        try:
+            run(group)
+        except DiskFull:
+            raise
+        except ClozeError as error:
+            failed = failed or error
+            name = group.plans[0].task.name
+            say(f"finetune {name}: failed, the other tasks go on and are kept: {error}")
+    if failed:
+        raise failed
 
 
 def worker_count(encoder: str, machine: TrainingMachine) -> int:

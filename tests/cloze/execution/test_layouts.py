@@ -55,6 +55,9 @@ TAGGING: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
         ],
         {},
     ),
+    "bare_tags.conll": ([("a b the", "B I O"), ("of names", "B O")], {}),
+    "label_studio.conll": ([("Pink XTC", "O B-Drug"), ("Pills", "B-Drug")], {}),
+    "late_class.conll": ([("Test", "O"), ("Load", "O"), ("Hi John", "O B-NAME")], {}),
     "iobes.iob": ([("Ann met New York City", "S-PER O B-LOC I-LOC E-LOC"), ("Bob", "S-PER")], {}),
     "bmes.txt": (
         [("高 小 明 ， 男", "B-NAME M-NAME E-NAME O S-SEX"), ("王 五", "B-NAME E-NAME")],
@@ -77,6 +80,9 @@ TEXTS: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
     "array.json": ([("the list", "yes"), ("a", "no")], {}),
     "lines.json": ([("the list", "yes"), ("a", "no")], {}),
     "data.json": ([("the list", "yes"), ("a", "no")], {}),
+    "mark.jsonl": ([("the", "yes"), ("a\u2028b", "no")], {}),
+    "null_text.csv": ([("null", "yes"), ("NaN", "no")], {}),
+    "truth.jsonl": ([("the", "true"), ("a", "false"), ("b", "true")], {}),
     "floats.jsonl": ([("the", "0"), ("a", "0"), ("b", "1"), ("of", "10"), ("names", "2")], {}),
 }
 """Texts and labels of each file."""
@@ -90,11 +96,12 @@ ANSWERS: dict[str, list[list[str]]] = {
     "squad_rows.jsonl": [["list"], []],
     "squad_pairs.jsonl": [["list"], ["names"]],
     "squad_data.json": [["list"]],
+    "spaces.json": [["names"], ["東京"]],
 }
 """The gold answers in each file."""
 
-ORDER = {"floats.jsonl": ["0", "1", "2", "10"]}
-"""Labels whose order is not that of their spelling."""
+LABELS = {"floats.jsonl": ["0", "1", "2", "10"], "truth.jsonl": ["false", "true"]}
+"""Labels in order, where they are not yes and no."""
 
 
 def task(name: str, kind: str, path: str, **settings: Any) -> str:
@@ -121,6 +128,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         *(("span", name, {}) for name in ANSWERS),
         ("multiple_choice", "swag.csv", {"columns": {"context": "sent1", "prefix": "sent2"}}),
         ("retrieval", "late_negatives.jsonl", {}),
+        ("retrieval", "mined.csv", {}),
     ]
     tasks = [task(name, kind, str(LAYOUTS / name), **settings) for kind, name, settings in files]
     (folder / "all.toml").write_text(configuration(*tasks))
@@ -180,7 +188,7 @@ def test_texts_and_labels_of_every_table_are_those_in_the_file(
     found = tables(name, "classification", **settings).columns
     assert list(zip(found["text_a"], found["label"], strict=True)) == rows
     assert records[name]["examples"]["train"] == len(rows)
-    assert records[name]["labels"] == ORDER.get(name, ["no", "yes"])
+    assert records[name]["labels"] == LABELS.get(name, ["no", "yes"])
 
 
 def test_what_had_to_be_guessed_of_a_file_is_said_and_counted(records: dict[str, Any]) -> None:
@@ -211,6 +219,8 @@ def test_a_question_may_have_fewer_endings_and_a_row_fewer_negatives(
     found = tables("late_negatives.jsonl", "retrieval").columns
     assert found["negatives"] == [None, ["of names", "the b"], None]
     assert records["late_negatives.jsonl"]["examples"]["train"] == 3
+    mined = tables("mined.csv", "retrieval").columns
+    assert (mined["negative_1"], mined["negative_2"]) == (["a b", "names"], ["of", ""])
     settings = {"columns": {"context": "sent1", "prefix": "sent2"}}
     assert tables("swag.csv", "multiple_choice", **settings).columns["ending2"] == ["b", ""]
     assert records["swag.csv"]["examples"]["train"] == 2
@@ -346,6 +356,15 @@ REFUSED: dict[str, tuple[str, str, str | bytes, dict[str, Any], str]] = {
         "a.jsonl",
         '{"question": "a", "context": "b", "answers": null, "is_impossible": "maybe"}\n',
         *({}, "a.jsonl:1: is_impossible is 'maybe', expected true or false"),
+    ),
+    "marks of 0 and 1 without names": (
+        *("multi_label_classification", "a.jsonl"),
+        '{"text_a": "a", "label": [0, 1, 1]}\n{"text_a": "b", "label": [1, 0, 0]}\n',
+        *({}, "a.jsonl:1: label is ['0', '1', '1'], 3 marks of 0 and 1; name the labels"),
+    ),
+    "a digit for the letter O": (
+        *("tagging", "a.conll", "EU B-ORG\nthe 0\n"),
+        *({}, "a.conll:1: tag '0' in this sentence (1 such tags: 0)"),
     ),
     "F1 of three labels": (
         *("classification", "a.csv", "text_a,label\nthe,a\na,b\nb,c\n", {"metrics": ["f1"]}),

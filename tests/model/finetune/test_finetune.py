@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -20,7 +22,7 @@ from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.model.evaluation.evaluate import make_scores
 from cloze.model.finetune.approaches import FineTuning, split_logits
-from cloze.model.finetune.finetune import Worker, make_trials, run_workers
+from cloze.model.finetune.finetune import Worker, make_trials, run_each, run_workers
 from cloze.model.hugging_face.model_files import read_encoder_files, read_model
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.export import export_task
@@ -489,3 +491,19 @@ def test_two_workers_leave_the_same_bytes_as_one(tmp_path: Path) -> None:
     both = open_artifact(str(tmp_path / "with2"))
     assert both.digest == alone.digest == done.stdout.strip()
     assert [entry.name for entry in both.manifest.records] == ["seconds-0.json", "seconds-1.json"]
+
+
+def test_a_task_that_fails_does_not_end_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = [SimpleNamespace(plans=[SimpleNamespace(task=SimpleNamespace(name=n))]) for n in "abc"]
+    done = []
+
+    def run(group: Any) -> None:
+        name = group.plans[0].task.name
+        if name == "b":
+            raise UsageError("b.csv:2: nothing there")
+        done.append(name)
+
+    with pytest.raises(UsageError, match=r"b\.csv:2"):
+        run_each(cast(Any, groups), run)
+    assert done == ["a", "c"]
+    assert "finetune b: failed, the other tasks go on" in capsys.readouterr().err
