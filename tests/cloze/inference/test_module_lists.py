@@ -92,7 +92,7 @@ def build(folder: Path, kind: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_of_every_accepted_list_are_those_of_sentence_transformers(
-    cloze: Cloze, folder: Path, kind: str
+    cloze: Cloze, folder: Path, kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
     from sentence_transformers import SentenceTransformer
@@ -100,7 +100,7 @@ def test_vectors_of_every_accepted_list_are_those_of_sentence_transformers(
     build(folder, kind)
     model = SentenceTransformer(str(folder / kind), device="cpu")
     theirs = model.encode(TEXTS)
-    cloze("--version")  # its output ends what sentence-transformers has printed
+    capfd.readouterr()  # what sentence-transformers has printed
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     done = cloze("embed", kind, "texts.txt", "--json")
     assert done.returncode == 0, done.stderr
@@ -122,10 +122,11 @@ def test_vectors_of_every_accepted_list_are_those_of_sentence_transformers(
 
 @pytest.mark.slow
 def test_a_prompt_can_be_named_and_search_puts_its_own_before_questions_and_passages(
-    cloze: Cloze, folder: Path
+    cloze: Cloze, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
     model = build(folder, "prompts")
+    capfd.readouterr()
     done = cloze("embed", "prompts", "a list", "--prompt", "names", "--json")
     (vector,) = json.loads(done.stdout)["vectors"]
     np.testing.assert_allclose(vector, model.encode("names of a list"), atol=1e-5)
@@ -139,10 +140,11 @@ def test_a_prompt_can_be_named_and_search_puts_its_own_before_questions_and_pass
 
 @pytest.mark.slow
 def test_vectors_to_be_compared_otherwise_than_by_cosine_are_not_searched(
-    cloze: Cloze, folder: Path
+    cloze: Cloze, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
     build(folder, "dot product")
+    capfd.readouterr()
     done = cloze("search", "dot product", "texts", "a list")
     assert done.returncode == 2
     assert "compared by dot, and search compares by cosine" in done.stderr
