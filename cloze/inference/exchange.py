@@ -18,6 +18,7 @@ from cloze.options import PLACE, Place, model_directory
 
 SHOWN_TENSORS = 4
 
+
 def export_model(
     model: ModelName,
     directory: Path,

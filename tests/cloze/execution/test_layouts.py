@@ -134,7 +134,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "all.toml").write_text(configuration(*tasks))
     done = command("run", "all.toml", "--without-prefect", cwd=folder)
     assert done.returncode == 0, done.stderr
-    (path,) = folder.glob("runs/artifacts/finetune/*/fits.*.json")
+    (path,) = folder.glob("runs/artifacts/finetune/*/trials.*.json")
     found = json.loads(path.read_text())
     return {record["name"]: record for record in found["tasks"]}
 
@@ -269,7 +269,7 @@ def test_numbers_of_classes_become_their_names_in_parquet_and_datasets(
     )
     done = cloze("run", "all.toml", "--without-prefect")
     assert done.returncode == 0, done.stderr
-    (path,) = folder.glob("runs/artifacts/finetune/*/fits.*.json")
+    (path,) = folder.glob("runs/artifacts/finetune/*/trials.*.json")
     ner, mrpc = json.loads(path.read_text())["tasks"]
     assert (ner["labels"], ner["metrics"]) == (["O", "B-PER", "I-PER"], ["entity_f1", "accuracy"])
     assert mrpc["labels"] == names  # F1 is that of the second class, as in the data set
