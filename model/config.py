@@ -480,10 +480,8 @@ class SpanConfig(Config):
     (2.0)."""
 
 
-class RetrievalConfig(GrownConfig):
+class RetrievalConfig(Config):
     """Text retrieval by vectors (Henderson et al. 2017; Karpukhin et al. 2020)."""
-
-    later_fields: ClassVar[frozenset[str]] = frozenset({"query_prompt", "passage_prompt"})
 
     temperature: float = Field(default=0.05, gt=0.0, le=10.0)
     """Cosines are divided by it before the softmax (sentence-transformers: scale 20)."""
