@@ -14,6 +14,7 @@ import sqlite3
 import tempfile
 from contextlib import closing, suppress
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -37,15 +38,17 @@ def template() -> Path:
 def provide(home: Path) -> bool:
     """Put a database into `home`, unless it has one; returns whether it is already migrated.
 
-    A database that SQLite cannot read is set aside: the artifacts do not depend on it.
+    A database that SQLite cannot read, or that another version of Prefect has migrated further than
+    this one can, is set aside: the artifacts do not depend on it.
     """
     home.mkdir(parents=True, exist_ok=True)
     file = home / NAME
+    revision = _revision(file)
     if _damaged(file):
-        say(f"warning: {file} is damaged; kept as {file.name}.damaged, and a new one made")
-        file.replace(file.with_name(f"{NAME}.damaged"))
-        for companion in ("-wal", "-shm"):
-            file.with_name(NAME + companion).unlink(missing_ok=True)
+        _set_aside(file, "damaged", "is damaged")
+    elif revision and not _is_known(revision):
+        version = metadata.version("prefect")
+        _set_aside(file, revision, f"was made by another version of Prefect than {version}")
     migrated = _revision(template())
     if migrated and not file.exists():
         with tempfile.NamedTemporaryFile(dir=home) as copied, suppress(OSError):
@@ -63,6 +66,25 @@ def keep(home: Path, file: Path) -> None:
             with closing(_opened(home / NAME)) as source, closing(sqlite3.connect(copied)) as copy:
                 source.backup(copy)
             os.replace(copied, file)
+
+
+def _set_aside(file: Path, suffix: str, why: str) -> None:
+    say(f"warning: {file} {why}; kept as {file.name}.{suffix}, and a new one made")
+    file.replace(file.with_name(f"{NAME}.{suffix}"))
+    for companion in ("-wal", "-shm"):
+        file.with_name(NAME + companion).unlink(missing_ok=True)
+
+
+def _is_known(revision: str) -> bool:
+    """Whether the installed Prefect has this migration; they are files named after them."""
+    prefect = find_spec("prefect")  # without importing it, which takes seconds
+    folders = (prefect.submodule_search_locations if prefect else None) or []
+    names = [
+        path.name
+        for folder in folders
+        for path in Path(folder).glob("server/database/_migrations/versions/sqlite/*.py")
+    ]
+    return not names or any(f"_{revision}_" in name for name in names)
 
 
 def _opened(file: Path) -> sqlite3.Connection:

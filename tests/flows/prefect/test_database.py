@@ -8,12 +8,15 @@ import pytest
 
 from cloze.flows.prefect import database
 
+KNOWN = database._is_known
+
 
 @pytest.fixture(autouse=True)
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of the template, where there is none yet."""
+    """The place of the template, where there is none yet; the migrations a1 and b2 are known."""
     file = tmp_path / "cache" / "3.db"
     monkeypatch.setattr(database, "template", lambda: file)
+    monkeypatch.setattr(database, "_is_known", lambda revision: revision in ("a1", "b2"))
     return file
 
 
@@ -69,3 +72,20 @@ def test_a_damaged_database_is_set_aside(
     assert database.provide(tmp_path / "first")
     assert (tmp_path / "first" / "prefect.db.damaged").read_bytes() == b"no database at all"
     assert "prefect.db is damaged; kept as prefect.db.damaged" in capsys.readouterr().err
+
+
+def test_a_database_of_another_version_of_prefect_is_set_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migrated(tmp_path / "home", "c3")
+    assert not database.provide(tmp_path / "home")
+    assert [file.name for file in (tmp_path / "home").iterdir()] == ["prefect.db.c3"]
+    said = capsys.readouterr().err
+    assert "prefect.db was made by another version of Prefect than" in said
+    assert "kept as prefect.db.c3, and a new one made" in said
+
+
+def test_the_migrations_of_the_installed_prefect_are_known_without_importing_it() -> None:
+    # the first migration of every version
+    assert KNOWN("9725c1cbee35")
+    assert not KNOWN("ffffffffffff")
