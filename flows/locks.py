@@ -85,6 +85,9 @@ def locked(folder: Path, *, run: str) -> Iterator[None]:
 
     Runs of other names are not affected, and this process can take the lock again.
     """
+    # The workspace is locked before the run's folder, shared: runs of other names do the same and
+    # go on, `cloze gc` finds it taken. The order is the same for everybody, so no two can wait for
+    # each other.
     own = folder / run
     if own in _held:
         yield
@@ -119,6 +122,9 @@ def leased(
     (folder / LEASES).mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / LEASES / artifact, os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        # The kernel drops the lock with its holder, so it is enough to ask again. A name that is
+        # still in the file once the lock is ours was left by a holder that could not erase it: it
+        # was killed.
         began, reported = time.monotonic(), None
         while not _taken(handle):
             holder = _read_holder(handle)
@@ -246,6 +252,10 @@ def _take(
     folder: str, lease: Lease, waiting: Callable[[Holder], object]
 ) -> tuple[int, Holder | None]:
     """Take the lease; returns its number, and the holder it was taken over from, if any."""
+    # A lease is taken by creating the next number, which only one can. That is right in four cases:
+    # nobody ever held it; the holder has ended it; the holder had this very folder, so it is dead;
+    # or nothing has changed for a minute of our own clock. The minute starts anew with every change
+    # seen, as heartbeats count up and so change the content.
     last_seen: tuple[int, bytes | None] = (-1, None)
     since, reported = 0.0, None
     while True:
@@ -285,6 +295,9 @@ def _beat(folder: str, number: int, lease: Lease, done: threading.Event) -> None
 
 def _made(folder: str, number: int, lease: Lease) -> bool:
     """Try to create the lease with this number; returns whether it is ours."""
+    # `attempt` makes the content unique, so whoever reads it back knows whether it is its own. The
+    # store may have done what was asked and lost the answer; a repeated request then fails on our
+    # own object.
     path, content = _path(folder, number), _content(lease)
     if not filesystem.create(path, content):
         return filesystem.read_bytes(path) == content  # ours if only the response was lost

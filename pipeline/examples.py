@@ -235,7 +235,7 @@ def copies_of(
         vocabulary_size=recipe.vocabulary_size,
         continuation_V=recipe.continuation_V,
     )
-    # append [CLS] and [SEP] to the bucket's ids, where `gather` takes them from
+    # append [CLS] and [SEP] to the bucket's ids, where `framed_pairs` takes them from
     frame = np.array([recipe.cls_id, recipe.sep_id], dtype=documents.token_ids_T.dtype)
     framed_ids = np.concatenate([documents.token_ids_T, frame])
     for copy in range(copies):
@@ -288,6 +288,9 @@ def _record_batch(
 
 def framed_pairs(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
     """Assemble [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
+    # Every example is five pieces, each a run of consecutive ids in `framed_ids`: [CLS], A, [SEP],
+    # B, [SEP]; without B, the last two are empty. So all examples of a block are one gather, and a
+    # table of lengths and a table of first places say everything.
     a_length_N, b_length_N = pairs.a_length_N[rows], pairs.b_length_N[rows]
     cls_place = len(framed_ids) - 2
     pieces_N5 = np.ones((len(a_length_N), 5), dtype=np.int64)
@@ -299,7 +302,8 @@ def framed_pairs(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
     sources_N5[:, 1] = pairs.a_start_N[rows]
     sources_N5[:, 3] = pairs.b_start_N[rows]
     piece_ends = np.cumsum(pieces_N5.ravel())
-    # a token's source is its own position plus the shift of its piece
+    # Within a piece, place in the result and place of the source advance together, so their
+    # distance, the shift, is repeated for each of its tokens: source = own place + shift.
     shifts = sources_N5.ravel() - piece_ends + pieces_N5.ravel()
     places = np.repeat(shifts, pieces_N5.ravel())
     places += np.arange(len(places))
@@ -319,6 +323,8 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
     into an example is never split; short segments fill the room that long ones leave. An example
     takes the place of its longest segment, so random order stays random.
     """
+    # Invariant: bit r of `rooms` is set if and only if some example has room for exactly r more
+    # tokens.
     longest_first_N = np.argsort(-lengths_N, kind="stable")
     example_of: list[int] = []
     examples_with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
@@ -340,6 +346,9 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
         if not examples_with_room[left]:
             rooms |= 1 << left
         examples_with_room[left].append(example)
+    # Longest first is an order that no training should see. An example's first segment is its
+    # longest, and segments come in random order: the rank of that segment's row is the example's
+    # place.
     example_N = np.array(example_of, dtype=np.int64)
     _, first_E = np.unique(example_N, return_index=True)
     rank_E = np.argsort(np.argsort(longest_first_N[first_E]))
@@ -352,6 +361,9 @@ def packed_rows(batch: pa.RecordBatch, counts_E: Int64s) -> pa.RecordBatch:
     rows_E1 = offsets(counts_E)
     ids, positions, originals = (batch.column(index) for index in (0, 2, 3))
     starts_N1, masked_starts_N1 = (lists.offsets.to_numpy() for lists in (ids, positions))
+    # The rows already lie one after another, so ids stay where they are, and a merged row is only a
+    # matter of which ends count. Masked positions count from the start of a row, so those of a
+    # document advance by the lengths of the documents before it in its example.
     starts_E1 = starts_N1[rows_E1]
     before_N = starts_N1[:-1] - np.repeat(starts_E1[:-1], counts_E)
     moved_M = positions.values.to_numpy() + np.repeat(before_N, np.diff(masked_starts_N1))

@@ -154,6 +154,9 @@ def _sample(stage: VocabularyStage, runner: Runner, *, scratch: str) -> list[str
     is_local = runner.is_local and filesystem.is_local(output)
     directory = scratch if is_local else filesystem.join(output, WORK)
     paths = [os.path.join(scratch, f"{shard.name}.arrow") for shard in shards]
+    # Compressed files and markup make the estimate wrong, so it is checked. Starting again is
+    # simpler than going on, and as results depend on ranks alone, a larger limit only adds
+    # candidates.
     while True:
         sample = partial(sample_shard, stage=stage, limit=limit, directory=directory)
         progress = Progress("vocabulary", sum(shard.megabytes for shard in shards), unit="MB")
@@ -189,9 +192,17 @@ def _candidates(block: TextBlock, stage: VocabularyStage, limit: int) -> pa.Reco
     ranks_D = document_streams(digests_D2, stream_seed(stage.seed, "vocabulary"))
     kept_D = block.reasons_D == Reason.KEPT
     sampled_D = kept_D & (splits_D != HELDOUT_SPLIT)
+    # Ranks are uniform, so those below the limit are a fair sample of any corpus, and the same
+    # however it is cut into shards. Documents of held-out sources are sampled alike, since a text
+    # that is in both must be found to be a duplicate.
     if limit < 1 << 64:
         sampled_D &= ranks_D < np.uint64(limit)
     trains = np.flatnonzero(kept_D & (splits_D == TRAIN_SPLIT))
+    # Which rule divides a small corpus depends on whether there are fewer than three distinct
+    # documents at all, and its border is the smallest digest drawn for training or the largest
+    # drawn to be held out. Three of the smallest and the largest of every block tell these for the
+    # union, so they are listed whatever their ranks. Distinct ones: copies of one text must not
+    # take all three places.
     _, smallest = np.unique(digests_D2[trains, 0], return_index=True)
     listed_D = sampled_D.copy()
     listed_D[trains[smallest[:FEWEST_DOCUMENTS]]] = True
@@ -201,6 +212,8 @@ def _candidates(block: TextBlock, stage: VocabularyStage, limit: int) -> pa.Reco
     listed_D[drawn] = True
     with_text_D = sampled_D & (splits_D == TRAIN_SPLIT)
     with_text_D[drawn] = True
+    # Texts are most of the bytes, so they are written only where a document may be chosen for the
+    # sample.
     which = np.flatnonzero(listed_D)
     starts_D = block.ends_D - np.diff(block.ends_D, prepend=0)
     with_text = with_text_D[which].tolist()
@@ -231,6 +244,8 @@ def draw_sample(
     digests_D2 = digest_halves(digest_bytes(candidates["document_digest"]))
     ranks, splits = candidates["rank"].to_numpy(), candidates["split"].to_numpy()
     trains, is_drawn = splits == TRAIN_SPLIT, splits == HELDOUT_SPLIT
+    # A rank is a function of the digest, so copies of a text are neighbours in this order, and the
+    # first of them decides: if a copy is held out, the text is not trained on.
     order = np.lexsort((trains, digests_D2[:, 1], digests_D2[:, 0], ranks))  # held-out ones first
     first = is_first_of_equals(digests_D2[order])
     once = order[first & ~drop_list.holds(digests_D2[order])]
@@ -243,6 +258,7 @@ def draw_sample(
         once = once[(trains | is_drawn)[once] & (keys_D >= np.uint64(division.border))]
     tail_share = corpus.heldout_share if division.rule == "tails" else 0.0
     sizes = pc.binary_length(candidates["text"]).to_numpy()[once]
+    # a document that begins before the limit is taken whole
     chosen = once[np.cumsum(sizes) - sizes < wanted_bytes]
     start = 0
     for table in tables:

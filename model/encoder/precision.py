@@ -72,6 +72,9 @@ class Rounded(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        # A parameter is an entry in a dictionary of the module that owns it. With dictionary and
+        # name at hand, every step exchanges all parameters in one loop, without walking the
+        # modules.
         self._places = {
             parameter: (owner._parameters, name)
             for owner in module.modules()
@@ -94,6 +97,10 @@ class Rounded(nn.Module):
     def forward(self, *arguments: object) -> object:
         """The output of `module`."""
         # As torch.func.functional_call, without looking up names in every step.
+        # While the module runs, the rounded copies stand where its parameters were. They are
+        # outputs of an autograd node whose inputs are the parameters (or lead there by `_Group`),
+        # so the backward pass ends in these, in fp32; neither the module nor the optimizer knows of
+        # the copies. Whatever happens, the parameters are put back.
         masters = [[held[name] for held, name in group] for group in self._groups]
         early = self._early and torch.is_grad_enabled()
         try:
@@ -135,6 +142,8 @@ class Kept:
     def _table(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         """A sparse gradient as a dense tensor, of which only the rows in use are written."""
         rows = gradient.indices()[0]
+        # An embedding's gradient has as many rows as the batch has tokens, its table as many as the
+        # vocabulary. So the table is kept, and only the last step's rows are cleared.
         if parameter in self._tables:
             table, earlier = self._tables[parameter]
             table[earlier] = 0

@@ -177,6 +177,11 @@ class AdamW(torch.optim.AdamW):
 
     def shorten(self, max_norm: float) -> Tensor:
         """Have the next step scale gradients down to a norm of `max_norm`; returns their norm."""
+        # Clipping by itself would read and write every gradient once more. Here they are only read:
+        # the update multiplies by `grad_scale` as it goes. A block is summed by one thread and
+        # always in the same order, so that the norm does not depend on the number of threads. The
+        # kernel adds what is accumulated in fp32 and the last micro-batch's bf16 gradient, which
+        # are never stored as a sum.
         parameters = self._parameters()
         native = _kernels_for_update(parameters)
         if native is not None:
@@ -205,6 +210,9 @@ class AdamW(torch.optim.AdamW):
             return
         given = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         try:
+            # Undo torch's correction as derived at the top of the file: the kernel divides the
+            # moments by c1 and c2, so rate and epsilon are given what cancels that. The weight
+            # decay, which torch multiplies by the rate, must not change with it.
             for group in self.param_groups if not self.bias_correction else ():
                 updates = 1 + self._updates_done(group)
                 beta1, beta2 = group["betas"]
@@ -327,6 +335,8 @@ class Muon(AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """Update every parameter that has a gradient."""
         matrices, *rest = self.param_groups
+        # Matrices of one shape are orthogonalised together, in batched products; an encoder has
+        # dozens of matrices and a handful of shapes.
         by_shape: dict[torch.Size, list[Tensor]] = {}
         for parameter in self._with_gradients(matrices):
             by_shape.setdefault(parameter.shape, []).append(parameter)
@@ -442,17 +452,24 @@ class Slices:
 
     def pieces(self, flat: Tensor) -> "_Pieces":
         """The parts within `flat`; padding counts as an additional parameter."""
+        # DeepSpeed says which memory holds this rank's part of a parameter, but not where that is
+        # in which flat tensor; an address within `flat` tells both.
         inside: list[tuple[int, int, int]] = []  # start, length and parameter index of each part
         for number, part in enumerate(self.parts):
             if part is not None and part.numel():
                 start = (part.data_ptr() - flat.data_ptr()) // flat.element_size()
                 if 0 <= start < flat.numel():
                     inside.append((start, part.numel(), number))
+        # An update needs lengths that cover `flat` without gaps, so what no parameter claims,
+        # between parts or behind the last, becomes a piece of an additional parameter of size 1.
+        # Zero elements at the end stand for a part there, so that the loop closes the last gap,
+        # too.
         filling, end = len(self.sizes), 0
         pieces: list[tuple[int, int]] = []  # length and parameter index
         for start, length, number in (*sorted(inside), (flat.numel(), 0, filling)):
             pieces += [(start - end, filling), (length, number)]
             end = start + length
+        # most parts touch: no gap, no piece
         lengths = [length for length, _ in pieces if length > 0]
         numbers = [number for length, number in pieces if length > 0]
         sizes = torch.tensor([*self.sizes, 1])[numbers]
@@ -575,6 +592,9 @@ class Lamb(torch.optim.Optimizer):
         """For each piece, the sums of its parameter over all pieces of all ranks, [K, N]."""
         if self.slices is None or pieces.numbers is None:
             return sums_KN
+        # A parameter may be cut over several ranks, whose pieces differ; parameters have the same
+        # numbers everywhere. So the sums are spread over all of them, added over the ranks in one
+        # exchange, and read back by piece. The last column takes the padding.
         totals = sums_KN.new_zeros(len(sums_KN), len(self.slices.sizes) + 1)
         totals.index_add_(1, pieces.numbers, sums_KN)
         return self.slices.world.sum_tensor(totals)[:, pieces.numbers]

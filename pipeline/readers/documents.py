@@ -215,6 +215,9 @@ def scan(
     whole = piece.stop is not None and not piece.start
     if whole and not can_be_cut(piece.path, is_json=is_json):
         piece = replace(piece, stop=None)  # the other pieces yield nothing
+    # The invariant of the loop: `buffer` holds the file's bytes from `base` on, and `inside` says
+    # that a document of this piece begins at its first byte and has not ended yet. While not
+    # inside, documents that begin before the piece are another's, however they reach into it.
     lookback = min(piece.start, LOOKBACK_BYTES)
     base = piece.start - lookback
     rest, inside = b"", False
@@ -226,6 +229,10 @@ def scan(
             starts = np.concatenate(([0], starts[starts > 0]))
         else:
             starts = starts[starts >= piece.start - base]
+        # `end` is known as soon as the buffer holds the start of a document beyond the piece;
+        # before that, the last document may go on in the next buffer, so it is kept back, and only
+        # those before it are yielded. Without any document, a few bytes are kept for a mark, or
+        # what decides about it, that crosses the border.
         starts, end = _until(starts, piece, base=base, size=len(buffer), inside=inside)
         last = at_end or end < len(buffer)
         if cuttable and len(buffer) > MAX_DOCUMENT_BYTES:
@@ -258,6 +265,9 @@ def _gathered(chunks: Iterator[bytes], wanted: int | None) -> Iterator[tuple[byt
     waiting: list[bytes] = []
     size = done = 0
     for chunk in chunks:
+        # Read a block at a time within the piece. Behind it, as much as has been read there
+        # already, so that a long document costs a number of reads that is logarithmic in its
+        # length, and a short one hardly a chunk.
         left = BLOCK_BYTES if wanted is None else wanted - done
         if waiting and size >= (min(left, BLOCK_BYTES) if left > 0 else -left):
             yield b"".join(waiting), False
@@ -283,6 +293,8 @@ def _until(
     beyond = starts[~ours]
     if len(beyond):
         return starts[ours], int(beyond[0])
+    # No document of ours, and enough bytes beyond the piece that no mark can cross its end: there
+    # will be none.
     past = not len(starts) and base + size > piece.stop + MAX_MARK_BYTES
     return starts, 0 if past else size
 

@@ -111,6 +111,9 @@ def run_supervised(
     with one of our own errors, whose one line says what tracebacks would bury. Their temporary
     files are in `scratch`, too, since killed processes leave some behind.
     """
+    # Two channels lead back: a pipe with one line at the end, which says how the job ended, and the
+    # workers' reports of progress, which `reader` follows and which also show that the job is
+    # alive.
     log = os.path.join(scratch, "log")
     open(log, "wb").close()
     events, events_out = os.pipe()
@@ -143,6 +146,8 @@ def run_supervised(
 
 def watch(head: Child, events: int, *, reader: ReportReader, stall_timeout: float) -> None:
     """Follow the child until it reports success; raise as soon as the job cannot succeed."""
+    # Four ends are possible, and each must be noticed within a poll: an event says done or failed;
+    # the child died without one; or nothing has been reported for so long that it must hang.
     alive_at = time.monotonic()
     pending = b""
     while True:
@@ -178,6 +183,7 @@ def run_job(
         send(event="failed", kind=type(error).__name__, text=str(error))
 
     try:
+        # Workers are forked first of all: the runner starts gRPC, and gRPC does not survive a fork.
         environment: environments.Environment = environments.EmbeddedPythonGrpcEnvironment.default()
         if machine.worker_mode != "threads":
             fork_workers(machine.workers, on_death=fail)
@@ -301,6 +307,9 @@ def fork_workers(count: int, *, on_death: Callable[[WorkerFailed], None]) -> Non
 
     `on_death` is called with the error for the first worker that died.
     """
+    # A worker lives as long as its connection, for which the other end must be open in one process
+    # only. A fork copies every descriptor there is, so each worker closes all but its own:
+    # otherwise siblings would keep each other alive.
     pairs = [socket.socketpair() for _ in range(count)]
 
     def share(own: socket.socket) -> None:
@@ -334,6 +343,8 @@ def run_worker(client: socket.socket) -> NoReturn:
         client.recv(1)
         os._exit(0)
 
+    # The runner never writes again, so `recv` returns when its end is closed, as the kernel does
+    # when the runner dies in whatever way.
     threading.Thread(target=die_with_client, daemon=True).start()
     code = 1
     try:

@@ -151,18 +151,29 @@ class ShufflePlan:
         and whether it belongs to the bucket and is not only for comparison. A row may be sent to
         several buckets.
         """
+        # The buckets of a split are adjacent, and a document's number among them is the first
+        # `bits` bits of its digest. So a bucket's key is the number of buckets before its split's
+        # first one, `base`, plus these bits: neither a search nor a table of ranges is needed.
         none = np.zeros(0, dtype=np.int64)
         keys, rows, own, base = [none], [none], [none > 0], 0
         for _, family in groupby(self.groups, key=lambda group: group.split):
             groups = list(family)
+            # all groups of a split are alike but for `numbers`
             every = groups[0]
             stronger = stronger_splits(every.sources[0], count=self.job.splits)
+            # A document is sent here if its digest is in the range of these buckets, and its split
+            # either feeds them or takes precedence: of what arrives from a stronger split, the
+            # bucket removes its own copies. (An end of 2**64 excludes nothing, and does not fit
+            # into 64 bits.)
             inside_D = keys_D >= np.uint64(every.first)
             if not every.end >> 64:
                 inside_D &= keys_D < np.uint64(every.end)
             wanted_D = inside_D & np.isin(splits_D, [*every.sources, *stronger])
             known = [self.smallest[split].keys_D for split in every.sources]
-            if max(map(len, known)) < MINIMUM_VALUES:  # all known: send only possible duplicates
+            # Fewer than k smallest keys are all keys of the split. Then only documents with one of
+            # them can be its own or duplicates, and a small held-out split does not draw the
+            # digests of a whole training corpus through the shuffle.
+            if max(map(len, known)) < MINIMUM_VALUES:
                 wanted_D &= np.isin(keys_D, np.concatenate(known))
             found = np.flatnonzero(wanted_D)
             shift = np.uint64(64 - every.bits)
@@ -171,6 +182,7 @@ class ShufflePlan:
             rows.append(found)
             own.append(np.isin(splits_D[found], every.sources))
             base += sum(len(group.numbers) for group in groups)
+        # stable, so that a bundle which is executed twice sends the same bytes
         keys_N = np.concatenate(keys)
         order = np.argsort(keys_N, kind="stable")
         return keys_N[order], np.concatenate(rows)[order], np.concatenate(own)[order]
@@ -297,6 +309,9 @@ def count_shard(
         for row in np.flatnonzero(kept_D & sampled(digests_D2, bytes_D, shard.name, number)):
             digest = block.digests[row].tobytes()
             yield keys + digest[0], ((int(splits_D[row]), digest), shard.name)
+        # The smallest so far bound what can still become one of them, and the bound falls with
+        # every block: all but the first blocks have next to nothing to tokenise, although only
+        # tokenising tells whether a document has tokens and so belongs to a bucket at all.
         # a document with a larger key is not among the smallest of its split
         last = np.array(
             [
@@ -371,6 +386,7 @@ def send_shard(
     """
     plan, number = backend.plan(), _shard_numbers(backend)[shard.name]
     wanted = [place not in done for place, _ in plan.buckets]
+    # An engine only delivers keys that somebody sent.
     if number == 0:
         yield from ((key, b"") for key, is_wanted in enumerate(wanted) if is_wanted)
     sent: set[Identity] = set()  # frequent texts that this shard has already sent

@@ -143,6 +143,9 @@ def split_sentences(text: Bytes, ends: Offsets, abbreviations: tuple[str, ...] =
     """
     if not len(text):
         return Sentences(text, ends, np.zeros(0, dtype=np.int64))
+    # Each step works on all marks of the block at once, as arrays of places, of which ever fewer
+    # remain; a loop over characters in Python would be a hundred times slower. With white space on
+    # both sides, every step may look a few bytes back or ahead of any place without asking.
     margin = np.full(_MARGIN, SPACE, dtype=np.uint8)
     padded = np.concatenate((margin, text, margin))
     terminals = np.flatnonzero((padded == ord(".")) | (padded == ord("?")) | (padded == ord("!")))
@@ -150,6 +153,8 @@ def split_sentences(text: Bytes, ends: Offsets, abbreviations: tuple[str, ...] =
     spaces = glued = np.zeros(0, dtype=np.int64)
     if len(leads):
         terminals, spaces, glued = _other_terminals(padded, leads, terminals)
+    # Where a space follows, the line feed replaces it, and no offset moves. Only scripts without
+    # spaces need bytes inserted, which moves the document ends behind them.
     padded[_ends_at_spaces(padded, terminals, abbreviations)] = LINE_FEED
     padded[spaces] = LINE_FEED
     if len(glued):
@@ -191,6 +196,8 @@ def _other_terminals(
     Returns the `terminals` that need a space after them with those that are not ASCII, and where a
     sentence surely ends: at spaces that become line feeds, and places where one is inserted.
     """
+    # The first two bytes of a character tell whether it can be a mark at all. So only a handful of
+    # characters per block are decoded, however much of the text is not ASCII.
     pairs = text[leads].astype(np.uint16) << np.uint16(8) | text[leads + 1]
     marks = leads[terminal_pairs()[pairs]]
     code, width = decode(text, marks)
@@ -225,6 +232,9 @@ def _after_sure_terminals(
     text: Bytes, marks: Offsets, code: Int64s, width: Int64s
 ) -> tuple[Offsets, Offsets]:
     """The spaces after terminal marks of scripts without case, and places without a space."""
+    # Step past closing quotes, brackets and further marks after each terminal; one that could as
+    # well open the next sentence counts as closing if white space follows. Steps are of all places
+    # at once, those that have arrived taking steps of 0, until none moves.
     is_full_stop = sentence_classes()[code] == FULL_STOP
     places, classes = marks + width, sentence_classes()
     for _ in range(2 * _MAX_MARKS):
@@ -240,6 +250,7 @@ def _after_sure_terminals(
     kinds = classes[np.minimum(following, CODES - 1)]
     goes_on = (kinds == CONTINUER) | (kinds == CLOSER) | (kinds == SPACED_TERMINAL)
     goes_on |= is_full_stop & is_alphanumeric_of_latin(following)
+    # several marks, as in ?!, lead to the same place
     places, following = np.unique(places[~goes_on], return_index=True)
     after = text[places]
     return places[after == SPACE], places[after > SPACE]
@@ -247,6 +258,9 @@ def _after_sure_terminals(
 
 def _ends_of_phrases(text: Bytes, thai: Offsets) -> Offsets:
     """The spaces between two Thai or Lao letters."""
+    # Thai and Lao write no marks: a space between two of their letters ends a phrase, which serves
+    # as a sentence, unless one of the signs beside it wants a space for itself. A letter has three
+    # bytes, the first of them 0xE0, so the letter before the space begins four bytes back.
     after = thai[(text[thai - 1] == SPACE) & (text[thai - 4] == 0xE0)]
     before, _ = decode(text, after - 4)
     following, _ = decode(text, after)
@@ -304,6 +318,8 @@ def _ends_sentence(
     text: Bytes, terminals: Offsets, nexts: Offsets, abbreviations: tuple[str, ...]
 ) -> Mask:
     """Which terminal marks end a sentence."""
+    # A mark ends a sentence if what follows can begin one: a capital, a digit, a sign that stands
+    # for a word, or a letter of a script without case.
     after = text[nexts]
     number_follows = (after >= ord("0")) & (after <= ord("9"))
     ends: Mask = (_KINDS[after] == _BEGINNER) & ~((after >= ord("a")) & (after <= ord("z")))
@@ -313,6 +329,7 @@ def _ends_sentence(
         ends[wide] &= ~is_small()[np.minimum(code, CODES - 1)]
     # the word before each full stop, including inner full stops: lower-cased, as an integer, 0 if
     # it is too long
+    # Only full stops can belong to the word before them; ? and ! are done.
     which = np.flatnonzero((text[terminals] == ord(".")) & ends)
     stops = terminals[which]
     length = np.zeros(len(stops), dtype=np.int64)
@@ -320,12 +337,17 @@ def _ends_sentence(
     ellipsis = (text[stops - 1] == ord(".")) & (after[which] >= 0x80)
     dotted = np.zeros(len(stops), dtype=np.bool_)  # as U.S
     digits = np.ones(len(stops), dtype=np.bool_)
+    # Walk back from all stops at once, one byte per round. `inside` becomes false where a word
+    # began and stays so; one byte more than a key has tells words that fit from longer ones.
     for back in range(1, _KEY_BYTES + 2):
         before = text[stops - back]
         inside &= _KINDS[before] <= _TERMINAL
         length += inside
         dotted |= inside & (before == ord("."))
         digits &= ~inside | ((before >= ord("0")) & (before <= ord("9")))
+    # A word of up to 8 bytes is an integer, so that looking it up among sorted integers is a binary
+    # search on whole arrays. It ends at the stop: of the 8 bytes before that, shift out those that
+    # precede the word.
     fits = (length > 0) & (length <= _KEY_BYTES)
     raw = _load(text, stops - _KEY_BYTES) | _FOLD
     shift = (8 * (_KEY_BYTES - np.minimum(length, _KEY_BYTES))).astype(np.uint64)
@@ -338,7 +360,8 @@ def _ends_sentence(
     initial[two] = (width == 2) & is_capital()[np.minimum(letter, LAST_CAPITAL)]
     begins_line = (text[stops - length - 1] == LINE_FEED) | (stops - length == _MARGIN)
     numbering = digits & fits & begins_line
-    # most abbreviations may end a sentence if the next word is a sentence starter
+    # In the order of their strength: what may end a sentence if a starter follows; the starter; and
+    # what no starter can overrule.
     abbreviation = initial | (dotted & fits & ~digits & ~ellipsis) | _among(keys, _RARELY_LAST)
     abbreviation |= capital & _among(keys, _RARELY_LAST_CAPITALISED)
     if abbreviations:

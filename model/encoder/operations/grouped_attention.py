@@ -181,8 +181,16 @@ def group_sequences(lengths: Lengths, *, heads: int, device: torch.device = CPU)
 
 def cuts(descending: Lengths, *, heads: int) -> list[int]:
     """Where to split descending lengths to minimise scores plus the cost of groups."""
+    # Cutting between sequences that round up to the same length would add a group and save next to
+    # nothing, so only the places where the rounded length changes are candidates: at most 32
+    # lengths for 512 tokens, however large the batch.
     granules = -(-descending // GRANULE)
     edges = [0, *(np.flatnonzero(np.diff(granules)) + 1).tolist(), len(descending)]
+    # Dynamic programming over these edges. best[e]: the least cost of the sequences before edge e;
+    # cut_before[e]: the edge where its last group begins. What follows an edge costs the same
+    # however the sequences before it are grouped, so the best grouping up to an edge is the best
+    # one up to some earlier edge and one more group, whose members are all padded to its first, the
+    # longest.
     best = [0.0]
     cut_before = [0]
     for end in range(1, len(edges)):
@@ -194,6 +202,7 @@ def cuts(descending: Lengths, *, heads: int) -> list[int]:
         ]
         cut_before.append(int(np.argmin(costs)))
         best.append(min(costs))
+    # Follow the last groups back to edge 0, which is the beginning and no cut.
     found = []
     edge = cut_before[-1]
     while edge:
