@@ -4,8 +4,8 @@ In:  paths, or JSON values.
 Out: sha256 as 64 hexadecimal digits.
 
 Hashing a file reads all of it, so digests are cached per node under path, size, modification and
-change times, and inode: a modified file is hashed again. Each cache entry carries its own checksum,
-so a truncated, empty or misplaced entry is ignored.
+change times, and inode: a modified file is hashed again. The cache is one file of bounded size, and
+each of its records carries its own checksum, so a damaged or misplaced one is ignored.
 """
 
 import atexit
@@ -18,6 +18,12 @@ import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+RECORDS = 1 << 20
+"""Most digests that are cached per user and node, in a file of at most 64 MiB."""
+
+DIGEST_BYTES = 32
+RECORD_BYTES = 2 * DIGEST_BYTES
 
 
 def digest_of(value: object) -> str:
@@ -39,21 +45,59 @@ def cached_digest_of_file(path: str | Path) -> str:
     status = os.stat(path)
     # a modification time can be set back (`touch -r`, a wrong clock), a change time cannot
     times = (status.st_mtime_ns, status.st_ctime_ns)
-    identity = [os.path.abspath(path), status.st_size, *times, status.st_ino]
-    remembered = cache_directory("sha256") / digest_of(identity)
-    try:
-        found, _, check = remembered.read_bytes().decode().partition(" ")
-        if check == digest_of([*identity, found]):
-            return found
-    except (OSError, UnicodeDecodeError):
-        pass
+    identity = digest_of([os.path.abspath(path), status.st_size, *times, status.st_ino])
+    table = cache_directory("digests")
+    if found := _remembered(table, identity):
+        return found
     found = digest_of_file(path)
     with suppress(OSError):  # for example a full disk: the file is hashed again next time
-        remembered.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=remembered.parent, delete=False) as file:
-            file.write(f"{found} {digest_of([*identity, found])}")
-        os.replace(file.name, remembered)
+        _remember(table, identity, found)
     return found
+
+
+def _place(identity: str) -> int:
+    """Where the table of digests has the record of an identity: a later one may overwrite it."""
+    return int(identity[:8], 16) % RECORDS * RECORD_BYTES
+
+
+def _remembered(table: Path, identity: str) -> str:
+    """The digest that the table has for a file of this identity; "" if it has none."""
+    try:
+        with open(table, "rb", buffering=0) as file:
+            record = os.pread(file.fileno(), RECORD_BYTES, _place(identity))
+    except OSError:
+        return ""
+    found = record[:DIGEST_BYTES].hex()
+    return found if record == _record(identity, found) else ""
+
+
+def _remember(table: Path, identity: str, found: str) -> None:
+    """Write a record: only its own blocks of the file take space on the disk."""
+    table.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(table, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        # no lock: a record of which two writers wrote a part each has a wrong checksum
+        os.pwrite(handle, _record(identity, found), _place(identity))
+    finally:
+        os.close(handle)
+
+
+def _record(identity: str, found: str) -> bytes:
+    """A digest, and a checksum of it and of the identity, which itself is not stored."""
+    return bytes.fromhex(found) + bytes.fromhex(digest_of([identity, found]))
+
+
+def read_checked(path: Path) -> bytes:
+    """The content of a cached file that `with_checksum` made; `ValueError` if it is damaged."""
+    check, _, content = path.read_bytes().partition(b"\n")
+    if check != hashlib.sha256(content).hexdigest().encode():
+        raise ValueError(f"{path}: damaged")
+    return content
+
+
+def with_checksum(content: bytes) -> bytes:
+    """`content` for a file of a cache, after a line with its digest."""
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
 def cache_directory(kind: str) -> Path:

@@ -21,7 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from cloze.artifacts.digests import cache_directory, digest_of, digest_of_file
+from cloze.artifacts.digests import (
+    cache_directory,
+    digest_of,
+    digest_of_file,
+    read_checked,
+    with_checksum,
+)
 from cloze.artifacts.filesystem import InputFile, write_bytes
 from cloze.demo.docstring_text import paragraphs
 from cloze.demo.packages import docstrings, module_files, read_modules, record, trees
@@ -87,15 +93,15 @@ def _lines_to_print(tree: ast.Module, printed: set[str]) -> Iterator[str]:
 def cached(kind: str, key: list[str], make: Callable[[], Value]) -> Value:
     """The result of `make`, which must depend on `key` alone, cached as JSON per node.
 
-    If the cache cannot be read or written, the value is computed again.
+    If the cache is damaged or cannot be read or written, the value is computed again.
     """
     path = cache_directory(kind) / f"{digest_of(key)}.json"
     with suppress(OSError, ValueError):
-        kept: Value = json.loads(path.read_bytes())
+        kept: Value = json.loads(read_checked(path))
         return kept
     value = make()
     with suppress(OSError):
-        write_bytes(str(path), json.dumps(value).encode())
+        write_bytes(str(path), with_checksum(json.dumps(value).encode()))
     return value
 
 

@@ -48,21 +48,34 @@ def test_a_changed_file_of_equal_size_is_read_again(tmp_path: Path) -> None:
     assert cached_digest_of_file(path) != first
 
 
-@pytest.mark.parametrize("entry", [b"", b"0", b"\xff\xfe", b"f" * 64, b"f" * 64 + b" " + b"0" * 64])
-def test_a_torn_or_foreign_entry_of_the_cache_is_not_believed(
-    entry: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_cache_is_one_bounded_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "RECORDS", 8)
+    files = [tmp_path / str(number) for number in range(50)]
+    for _ in range(2):
+        for file in files:
+            file.write_text(file.name)
+            assert cached_digest_of_file(file) == digest_of_file(file)
+    (table,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    assert table.stat().st_size <= 8 * digests.RECORD_BYTES
+
+
+def test_no_flipped_bit_of_the_cache_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("one", "two"):
+    monkeypatch.setattr(digests, "RECORDS", 2)
+    for name in ("one", "two", "three"):
         (tmp_path / name).write_text(name)
         cached_digest_of_file(tmp_path / name)
-    entries = sorted((tmp_path / "cache" / "cloze" / "sha256").iterdir())
-    assert len(entries) == 2
-    swapped = [kept.read_bytes() for kept in reversed(entries)]
-    for change in ([entry, entry], swapped):
-        for kept, content in zip(entries, change, strict=True):
-            kept.write_bytes(content)
-        for name in ("one", "two"):
+    (table,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    content = table.read_bytes()
+    damaged = [content[64:] + content[:64], b"", b"[]", b"\xff" * 128, content[:40]]
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for change in damaged:
+        table.write_bytes(change)
+        for name in ("one", "two", "three"):
             assert cached_digest_of_file(tmp_path / name) == digest_of_file(tmp_path / name)
 
 
@@ -86,6 +99,6 @@ def test_a_cache_on_a_full_disk_is_done_without(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "pwrite", full)
     (tmp_path / "file").write_text("text")
     assert cached_digest_of_file(tmp_path / "file") == digest_of_file(tmp_path / "file")

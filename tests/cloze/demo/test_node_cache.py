@@ -28,8 +28,15 @@ def test_other_keys_are_other_values() -> None:
 def test_a_damaged_file_is_made_again(cache: Path) -> None:
     cached("kind", ["key"], lambda: "whole")
     (path,) = (cache / "kind").iterdir()
-    path.write_text('"who')
-    assert cached("kind", ["key"], lambda: "whole") == "whole"
+    content = path.read_bytes()
+    flipped = [
+        content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+        for place in range(len(content))
+    ]
+    for damaged in (b"", b"[]", b'"who', b'"whole"', content[:-1], content + b" ", *flipped):
+        path.write_bytes(damaged)
+        assert cached("kind", ["key"], lambda: "whole") == "whole"
+        assert path.read_bytes() == content
 
 
 def test_where_nothing_can_be_written_the_value_is_given_all_the_same(cache: Path) -> None:
