@@ -56,7 +56,9 @@ def test_without_the_secret_nobody_patches_a_deployment_to_run_commands(
     step = {"prefect.deployments.steps.run_shell_script": {"script": f"touch {canary}"}}
     attack = json.dumps({"pull_steps": [step]}).encode()
     wrong = "Basic " + base64.b64encode(b"cloze:wrong").decode()
-    for headers in ({}, {"Authorization": wrong}, {"Authorization": "Bearer x"}):
+    other = "Basic " + base64.b64encode("cloze:Schlüssel".encode()).decode()
+    given = [{"Authorization": value} for value in (wrong, other, "Bearer x", "Basic x", "")]
+    for headers in ({}, *given):
         request = Request(f"{served.url}/deployments/{before.id}", attack, headers, method="PATCH")
         request.add_header("Content-Type", "application/json")
         with pytest.raises(HTTPError, match="401"):

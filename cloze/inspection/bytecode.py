@@ -20,7 +20,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 ALSO = (
-    *("uvicorn.__main__", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
+    *("uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
     *("uvicorn.lifespan.on", "uvicorn.loops.auto"),
     *("alembic.autogenerate", "aiosqlite", "sklearn.metrics", "sklearn.linear_model"),
     *("scipy.stats", "torch.distributed.run", "torch.utils.tensorboard"),

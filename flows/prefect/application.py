@@ -1,37 +1,60 @@
-"""The application of our Prefect servers: Prefect's own, protected from other web sites.
+"""The program of our Prefect servers: Prefect's own application, protected from other web sites.
 
-In:  Prefect's settings, from the environment (flows/prefect/server.py).
-Out: an ASGI application for uvicorn that only accepts requests to a local host name, and serves the
-     report of each run at /reports/RUN to clients that know the secret.
+    python -P -m cloze.flows.prefect.application PORT
+
+In:  Prefect's settings, from the environment (flows/prefect/server.py), and a port that the parent
+     has reserved.
+Out: an application at 127.0.0.1:PORT that only accepts requests to a local host name, and serves
+     the report of each run at /reports/RUN to clients that know the secret.
 
 Other web sites can make a browser send requests to this server. Prefect's settings prevent them
 from reading the responses and the secret; checking the host name also refuses sites whose name
 resolves to 127.0.0.1 (DNS rebinding).
 """
 
+import base64
 import os
 import secrets
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import uvicorn
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from prefect.server.api import server
+from starlette.datastructures import Headers
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloze.artifacts import filesystem
 from cloze.flows.prefect import database
-from cloze.flows.prefect.server import SHOWN_WORKSPACE
+from cloze.flows.prefect.server import SHOWN_WORKSPACE, bind_reserved
 from cloze.flows.workspace import PAGE_NAME, Workspace, list_runs
+
+STARTUP_FAILED = 3
 
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 
 SANDBOX = {"Content-Security-Policy": "sandbox; script-src 'none'"}
 """A report contains text of the corpus, so a browser must not treat it as a page of Prefect's."""
+
+
+def main(port: int) -> int:
+    """Serve at `port` until told to stop; returns the exit code."""
+    with socket.socket() as listening:
+        bind_reserved(listening, port)
+        running = uvicorn.Server(
+            uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
+        )
+        running.run(sockets=[listening])
+    return 0 if running.started else STARTUP_FAILED
 
 
 def create_app() -> FastAPI:
@@ -42,8 +65,28 @@ def create_app() -> FastAPI:
         app.router.routes.insert(0, APIRoute("/reports/{run}", report))
     if os.environ.get(database.TO_KEEP):
         app.router.lifespan_context = _keeping_the_database(app.router.lifespan_context)
+    app.add_middleware(PasswordsInAscii)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     return app
+
+
+class PasswordsInAscii:
+    """Refuses passwords with other characters, which Prefect's comparison fails on (status 500)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401 to such a request, and pass others on."""
+        given = Headers(scope=scope).get("authorization", "") if scope["type"] == "http" else ""
+        try:
+            is_ascii = base64.b64decode(given.partition(" ")[2]).isascii()
+        except ValueError:
+            is_ascii = True  # no password at all, which Prefect refuses
+        if is_ascii:
+            await self.app(scope, receive, send)
+        else:
+            await PlainTextResponse("Unauthorized", status_code=401)(scope, receive, send)
 
 
 def _keeping_the_database(
@@ -75,3 +118,7 @@ def report(
     if run not in list_runs(space) or not filesystem.exists(path):
         raise HTTPException(404, f"{run}: no report in workspace {space.root}")
     return HTMLResponse(filesystem.read_bytes(path), headers=SANDBOX)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

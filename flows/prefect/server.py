@@ -5,6 +5,8 @@ Out: PREFECT_API_URL points to a server: the one it already named, or one of our
      which ends with us and requires the secret in PREFECT_API_AUTH_STRING.
 
 Clients of a Prefect server can make it run commands, so ours requires the secret of all clients.
+The port is bound here and stays bound until the end: another user who bound it before the server
+does, or after it was killed, would be sent the secret.
 
 Prefect's own temporary server shares our process group: Ctrl-C would end it before the run could
 report how it ended, and nothing would end it after `kill -9`. Ours has a supervisor, and keeps its
@@ -22,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -77,10 +79,8 @@ TEMPORARY = {
 """Prefect's own settings for a temporary server (prefect/server/api/server.py). It registers no
 block types, for which it would import every collection that is installed; `cloze serve` does."""
 
-SERVER = (
-    *("uvicorn", "--factory", "cloze.flows.prefect.application:create_app"),
-    *("--log-level", "error", "--lifespan", "on"),
-)
+SERVER = "cloze.flows.prefect.application"
+"""Our server's program."""
 
 PRIVATE = 0o600
 """Mode of the file with the secret."""
@@ -129,7 +129,8 @@ def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterat
         return
     home = workspace.local / "prefect"
     job = home / (f"server-{port}" if port else f"run-{run}")
-    free = _bindable(port)
+    reserved = _reserve(port)
+    free = int(reserved.getsockname()[1])
     pages = f"http://127.0.0.1:{port},http://localhost:{port}"
     secret = kept_secret(secret_file(workspace))
     ours = {
@@ -137,7 +138,7 @@ def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterat
         "PREFECT_API_AUTH_STRING": secret,
         **({SHOWN_WORKSPACE: workspace.root} if port else {}),
     }
-    argv = (sys.executable, "-P", "-m", *SERVER, "--host", "127.0.0.1", "--port", str(free))
+    argv = (sys.executable, "-P", "-m", SERVER, str(free))
     environment = {
         **({} if port else TEMPORARY),
         "PREFECT__SERVER_FINAL": "1",
@@ -151,7 +152,7 @@ def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterat
     if not (home / database.NAME).exists():
         environment[database.TO_KEEP] = str(database.template())
     launcher = LocalLauncher(grace=STOP_SECONDS, environment=environment)
-    with ExitStack() as lease:
+    with reserved, ExitStack() as lease:
         if not migrated:  # one at a time, since each migrates the shared database when it starts
             waiting = leased(workspace.local, "prefect", run=run, waiting=lambda holder: None)
             lease.enter_context(waiting)
@@ -273,16 +274,33 @@ def _require_room(folder: Path) -> None:
         )
 
 
-def _bindable(port: int) -> int:
-    """`port`, or a free one for 0; raises a `UsageError` if it is in use."""
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            reason = os.strerror(error.errno or 0).lower()
-            raise UsageError(
-                f"port {port}: {reason}; choose another one (--port {port + 1}), or set "
-                "PREFECT_API_URL to the server that uses it"
-            ) from None
-        return int(probe.getsockname()[1])
+def bind_reserved(server: socket.socket, port: int) -> None:
+    """Bind the `server`'s socket to a `port` that its parent has reserved."""
+    # the first for the reservation, the second so that the port can be reserved again at once
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", port))
+
+
+def _reserve(port: int) -> socket.socket:
+    """A socket bound to `port`, or to a free one for 0; raises a `UsageError` if it is in use.
+
+    It does not listen, so clients of a server that was killed are refused and do not wait. While it
+    exists, the system lets nobody bind the port but processes of the same user, which the server
+    is, that ask for SO_REUSEPORT. SO_REUSEADDR is for the moment of binding alone, since it takes
+    over a port where connections have just ended, and would let others do so.
+    """
+    reserved = socket.socket()
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", port))
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except OSError as error:
+        reserved.close()
+        reason = os.strerror(error.errno or 0).lower()
+        raise UsageError(
+            f"port {port}: {reason}; choose another one (--port {port + 1}), or set "
+            "PREFECT_API_URL to the server that uses it"
+        ) from None
+    return reserved
