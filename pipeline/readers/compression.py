@@ -122,8 +122,10 @@ _FORMATS: dict[bytes, tuple[str, Callable[[], _Decompressor]]] = {
 }
 
 
-HEAD_BYTES = 1 << 20
-"""Decompressed bytes that show whether a file is UTF-8: one broken character proves little."""
+HEAD_BYTES = 1 << 16
+"""Decompressed bytes that show whether a file is UTF-8."""
+DOUBTFUL_BYTES = 1 << 20
+"""The same if they do not look like it: a few broken characters prove little."""
 GUESS_BYTES = 1 << 16
 """Bytes, around the first that is not UTF-8, from which another encoding is guessed."""
 
@@ -277,12 +279,26 @@ def _inspect(file: IO[bytes], path: str, at_a_time: int, *, is_json: bool = Fals
         )
     if mark:
         chunks = _decompressed(chunks, path, *_FORMATS[mark])
-        head = b""
-        while len(head) < HEAD_BYTES and (chunk := next(chunks, b"")):
-            head += chunk
-        chunks = chain([head], chunks) if head else chunks
+        head = _gathered(chunks, HEAD_BYTES)
     encoding = encoding_of(head[:HEAD_BYTES], path, is_json=is_json)
+    if encoding in _LEGACY:
+        if mark:
+            head += _gathered(chunks, DOUBTFUL_BYTES - len(head))
+        else:
+            head = file.read(DOUBTFUL_BYTES)
+            file.seek(0)
+        encoding = encoding_of(head[:DOUBTFUL_BYTES], path, is_json=is_json)
+    if mark and head:
+        chunks = chain([head], chunks)
     return _Content(chunks, encoding, can_be_cut=not mark and encoding == UTF_8)
+
+
+def _gathered(chunks: Iterator[bytes], size: int) -> bytes:
+    """The next chunks, of at least `size` bytes together."""
+    found = b""
+    while len(found) < size and (chunk := next(chunks, b"")):
+        found += chunk
+    return found
 
 
 def _decompressed(

@@ -8,19 +8,22 @@ Out: the text passages of articles, one paragraph per line (paper, A.2: only tex
 The XML of a dump is not parsed: pages are located by their tags, so that damage costs one page and
 a dump can be read from the middle. Nested wikitext is stripped from the inside out, which needs no
 recursion and limits the effect of an unclosed brace to its own paragraph. Every pattern runs in
-linear time on any input, since anybody can edit a page.
+linear time on any input, since anybody can edit a page. Links show their words wherever they lead,
+except to media and categories, under the names that the dump gives these.
 """
 
 import codecs
 import html
 import re
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 
 import numpy as np
 
 from cloze.artifacts.arrays import Offsets
 from cloze.artifacts.errors import UsageError
 from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.readers.compression import stream
 from cloze.pipeline.readers.documents import (
     BrokenRecord,
     DocumentBlock,
@@ -59,7 +62,27 @@ _TEMPLATE = re.compile(r"\{\{(?:[^{}]|\{(?!\{)|\}(?!\}))*\}\}")
 _TABLE = re.compile(r"\{\|(?:(?!\{\||\|\}).)*\|\}", re.DOTALL)
 _LINK = re.compile(r"\[\[([^\[\]]*)\]\]")
 _EXTERNAL_LINK = re.compile(r"\[(?:[a-z]++:)?//[^\s\]]++\s*+([^\]]*+)\]", re.IGNORECASE)
-_NAMESPACE = re.compile(r"^\s*:?[^\s:|\[\]][^:|\[\]]{0,30}:(?!\s)")
+_MEDIA = "file|image|media|category"
+"""Namespaces whose links show no words; a dump names them in its language as well."""
+_MEDIA_NAMES = re.compile(rb'<namespace key="(?:6|14|-2)"[^>]*>([^<:|]+)</namespace>')
+_INTERLANGUAGE = re.compile(
+    r"^\s*\[\[ *[a-z]{2,3}(?:-[a-z-]{2,12})? *:[^\[\]\n]*\]\]\s*$", re.MULTILINE
+)
+"""A link to the same article in another language, which stands alone on its line; within a sentence
+it is a link like any other."""
+_VARIANTS = re.compile(r"-\{((?:[^{}]|\{(?!\{))*?)\}-")
+_VARIANT = re.compile(r"(?:^|;)\s*(?:[a-z-]+=>)?zh(?:-[a-z]+)?\s*:\s*([^;]*)")
+_BOLD_SIGN = re.compile(r"^(?=(?:'{2,}|\[\[)+[*#:;|!])", re.MULTILINE)
+_KEPT = "\ue000"
+"""Marks a line that begins with a sign in bold or in a link, which makes no list of it."""
+_CONVERSIONS = ("convert", "cvt")
+_INLINE_TEMPLATE = re.compile(
+    r"\{\{\s*+(convert|cvt|nowrap|nobr|nobreak|small|big|abbr|ill|interlanguage link|val|nihongo"
+    r"|visible anchor|vanchor)\s*+\|([^{}]*+)\}\}",
+    re.IGNORECASE,
+)
+"""Templates within sentences, which show their first value, or a number with its unit."""
+_RANGE = re.compile(r"[-–]|[-+]?[\d.,/]+(?:e[-+]?\d+)?|to|and|or|by|x|×|\+/-|±")
 _QUOTES = re.compile(r"'{2,}")
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
@@ -68,6 +91,8 @@ _NOT_PROSE = tuple("*#:;|!")
 """Line prefixes of list items, indented asides and remains of tables."""
 _HEADING = re.compile(r"=.*=")
 _HOLES = re.compile(r"\(\s*+[,;:]*+\s*+\)|(?<=\()\s*+[,;]\s*+")
+MAX_SITE_BYTES = 1 << 16
+"""Bytes at the start of a dump that describe its site."""
 _MAX_NESTING = 40
 """Levels of nesting to strip; no article is nested more deeply."""
 
@@ -77,7 +102,8 @@ def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentB
 
     def bodies(block: DocumentBlock) -> Iterator[tuple[int, bytes | BrokenRecord]]:
         for position, article in block.documents():
-            tag, _, body = article.replace(b"\r\n", b"\n").partition(b"\n")
+            unix = article.replace(b"\r\n", b"\n") if b"\r" in article else article
+            tag, _, body = unix.partition(b"\n")
             tag = tag.rstrip()
             if not tag.endswith(b">"):
                 yield (
@@ -129,8 +155,12 @@ def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock
             if namespace and int(namespace[1]):
                 continue
             wikitext = b"" if _REDIRECT.search(page) else wikitext_of(page)
-            yield position, plain_text(html.unescape(wikitext.decode("utf-8", "replace"))).encode()
+            text = html.unescape(wikitext.decode("utf-8", "replace"))
+            yield position, plain_text(text, media=media).encode()
 
+    head = next(stream(piece.path, at_a_time=MAX_SITE_BYTES), b"")[:MAX_SITE_BYTES]
+    names = [name.decode("utf-8", "replace") for name in _MEDIA_NAMES.findall(head)]
+    media = "|".join([_MEDIA, *map(re.escape, names)])
     found = 0
     for block in scan(piece, page_starts, cuttable=False):
         found += len(block.ends)
@@ -144,19 +174,27 @@ def page_starts(buffer: bytes, at_beginning: bool) -> Offsets:
     return np.array([match.start() for match in _PAGE.finditer(buffer)], dtype=np.int64)
 
 
-def plain_text(wikitext: str) -> str:
-    """The text passages of an article, one paragraph per line."""
+def plain_text(wikitext: str, *, media: str = _MEDIA) -> str:
+    """The text passages of an article, one paragraph per line.
+
+    `media` are the namespaces, separated by `|`, whose links show no words.
+    """
+    hidden = re.compile(rf"\s*(?:{media})\s*:", re.IGNORECASE)
 
     def link_text(link: re.Match[str]) -> str:
         target, bar, label = link[1].partition("|")
-        if _NAMESPACE.match(target):  # a file, a category or another language
+        if hidden.match(target):
             return ""
-        return label.rpartition("|")[2] if bar else target
+        shown = label.rpartition("|")[2] if bar else target.lstrip(" :")
+        return shown or target.rpartition(":")[2]
 
     text = _COMMENT.sub("", wikitext)
     text = without_elements(_EMPTY_ELEMENT.sub("", text))
+    text = _inside_out(_INLINE_TEMPLATE, _template_text, text)
     text = _inside_out(_TEMPLATE, "", text)
+    text = _VARIANTS.sub(_variant_text, text) if "-{" in text else text
     text = _inside_out(_TABLE, "", text)
+    text = _BOLD_SIGN.sub(_KEPT, _INTERLANGUAGE.sub("", text))
     text = _inside_out(_LINK, link_text, text)
     end = text.rfind("]") + 1  # brackets opened after it are never closed
     text = _EXTERNAL_LINK.sub(r"\1", text[:end]) + text[end:]
@@ -168,7 +206,25 @@ def plain_text(wikitext: str) -> str:
         line
         for line, stripped in lines
         if stripped and not stripped.startswith(_NOT_PROSE) and not _HEADING.fullmatch(stripped)
-    )
+    ).replace(_KEPT, "")
+
+
+def _template_text(template: re.Match[str]) -> str:
+    """What a template within a sentence shows."""
+    values = [value.strip() for value in template[2].split("|") if "=" not in value]
+    if template[1].lower() not in _CONVERSIONS:
+        return values[0] if values else ""
+    numbers = list(takewhile(_RANGE.fullmatch, values))
+    return " ".join([*numbers, *values[len(numbers) : len(numbers) + 1]])
+
+
+def _variant_text(variants: re.Match[str]) -> str:
+    """The first variant of a text with several, as in `-{zh-hans:…;zh-hant:…}-`."""
+    flag, bar, rest = variants[1].rpartition("|")
+    if bar and flag.strip() in ("H", "T", "-"):  # rules and titles, which are not shown
+        return ""
+    found = _VARIANT.search(rest)
+    return found[1].strip() if found else rest
 
 
 def wikitext_of(page: bytes) -> bytes:

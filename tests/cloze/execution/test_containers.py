@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import html
 import io
 import json
 import zipfile
@@ -189,6 +190,18 @@ def warc(kind: str, media: str, contents: list[bytes]) -> bytes:
 HTTP = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
 PICTURE = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG\0\0"
 
+WIKITEXT = [
+    DOCUMENTS[0].replace("river", "[[:en:River|river]]").replace("town", "'''town'''"),
+    DOCUMENTS[1].replace("hill", "[[w:Hill|hill]]<ref>A {{cite|x}}</ref>"),
+    DOCUMENTS[2] + "\n* [[a list]]\n[[Файл:a.jpg|мини|подпис]]\n[[de:Stadt]]",
+]
+DUMP = (
+    '<mediawiki><siteinfo><namespaces><namespace key="6" case="first-letter">Файл</namespace>'
+    "</namespaces></siteinfo>"
+    + "".join(f"<page><ns>0</ns><text>{html.escape(text)}</text></page>" for text in WIKITEXT)
+    + "</mediawiki>"
+)
+
 CONTAINERS: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
     "json lines that nothing names so": (
         {"AA/wiki_00": json_lines(ROWS)},
@@ -265,6 +278,7 @@ CONTAINERS: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
         },
         {"reader": "warc"},
     ),
+    "a dump of a wiki": ({"dump": DUMP.encode()}, {"reader": "mediawiki"}),
     "the text of a crawl": (
         {"segment.gz": warc("conversion", "text/plain", [text.encode() for text in DOCUMENTS])},
         {"reader": "warc"},

@@ -35,11 +35,24 @@ from cloze.pipeline.readers.wikipedia import (
         ("Name ({{lang|el|x}}) and ( , ) and (; b).", "Name  and  and (b)."),
         ("{{unclosed Text.\nNext paragraph.", "{{unclosed Text.\nNext paragraph."),
         ("__NOTOC__Text.", "Text."),
+        ("He met [[:en:Hi|Hi]], a [[w:Dog|dog]], [[Re:Zero]].", "He met Hi, a dog, Re:Zero."),
+        ("In [[de:Hund|Hund]] as in [[Help:Contents|help]].", "In Hund as in help."),
+        ("Text.\n[[zh-min-nan:Ding]]\n", "Text."),
+        ("See [[:Category:Dogs]] and [[image:a.jpg|a]].", "See Category:Dogs and ."),
+        ("'''!!!''' is a band.\n[[*NSYNC]] is, too.", "!!! is a band.\n*NSYNC is, too."),
+        ("-{zh-hans:计算机;zh-hant:電腦}-和-{网}-。-{H|zh:a;}-", "计算机和网。"),
+        ("{{convert|5|km|mi}} or {{cvt|5|to|10|kg|abbr=on}}.", "5 km or 5 to 10 kg."),
+        ("A {{nowrap|whole {{abbr|no.|number}}}}.{{cite|x}}", "A whole no.."),
         ("", ""),
     ],
 )
 def test_constructs(source: str, expected: str) -> None:
     assert plain_text(source) == expected
+
+
+def test_links_to_media_are_recognised_in_the_language_of_the_dump() -> None:
+    text = "[[Файл:a.jpg|мини|подпис]]Текст."
+    assert plain_text(text, media="file|Файл") == "Текст."
 
 
 def test_hostile_nesting_ends() -> None:
