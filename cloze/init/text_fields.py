@@ -87,9 +87,10 @@ def csv_rows(text: str, path: str) -> Iterator[Row]:
     dialect = dialect_of(text, path)
     if dialect is None:
         return
-    whole = text[: text.rfind("\n") + 1] or text
-    lines = whole.removeprefix("\ufeff").replace("\r\n", "\n").splitlines(True)
-    for number, row in parsed_rows(iter(lines), dialect):
+    unix = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    whole = unix[: unix.rfind("\n") + 1] or unix
+    lines = (f"{line}\n" for line in whole.split("\n"))
+    for number, row in parsed_rows(lines, dialect):
         if number > 1 and not isinstance(row, BrokenRecord):
             yield dict(zip(dialect.columns, row, strict=True))
 

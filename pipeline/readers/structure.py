@@ -120,7 +120,7 @@ def _is_json(text: str) -> bool:
 def dialect_of(text: str, path: str) -> Dialect | None:
     """How the table that begins with `text` is written; None if it is none."""
     suffix = next((known for known in SEPARATORS if known in path.rsplit("/", 1)[-1].lower()), "")
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if not lines.endswith("\n") and "\n" in lines:
         lines = lines[: lines.rfind("\n") + 1]
     for delimiter in SEPARATORS.get(suffix, "\t,;"):

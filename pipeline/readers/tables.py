@@ -65,7 +65,10 @@ def text_lines(path: str) -> Iterator[str]:
     """The lines with their ends; bytes that are not UTF-8 are kept as surrogates."""
     rest = b""
     for chunk in stream(path):
-        *whole, rest = (rest + chunk).split(b"\n")
+        joined = rest + chunk
+        end = len(joined) - joined.endswith(b"\r")  # perhaps of a CRLF that is cut
+        unix = joined[:end].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *whole, rest = (unix + joined[end:]).split(b"\n")
         for line in whole:
             yield _decoded(line) + "\n"
         if len(rest) > MAX_RECORD_BYTES:

@@ -77,7 +77,7 @@ _KEPT = "\ue000"
 """Marks a line that begins with a sign in bold or in a link, which makes no list of it."""
 _CONVERSIONS = ("convert", "cvt")
 _INLINE_TEMPLATE = re.compile(
-    r"\{\{\s*+(convert|cvt|nowrap|nobr|nobreak|small|big|abbr|ill|interlanguage link|val|nihongo"
+    r"\{\{\s*+(convert|cvt|nowrap|nobr|nobreak|small|big|abbr|ill|interlanguage link|val|nihongo|w"
     r"|visible anchor|vanchor)\s*+\|([^{}]*+)\}\}",
     re.IGNORECASE,
 )
@@ -213,7 +213,7 @@ def _template_text(template: re.Match[str]) -> str:
     """What a template within a sentence shows."""
     values = [value.strip() for value in template[2].split("|") if "=" not in value]
     if template[1].lower() not in _CONVERSIONS:
-        return values[0] if values else ""
+        return values[-1 if template[1] == "w" else 0] if values else ""
     numbers = list(takewhile(_RANGE.fullmatch, values))
     return " ".join([*numbers, *values[len(numbers) : len(numbers) + 1]])
 

@@ -239,6 +239,10 @@ CONTAINERS: dict[str, tuple[dict[str, bytes], dict[str, Any]]] = {
         {"a.tsv": b"\xef\xbb\xbf" + table("\t")},
         {"reader": "csv", "text_field": "content"},
     ),
+    "a table of an old macintosh": (
+        {"a.csv": table(",").replace(b"\r\n", b"\r")},
+        {"reader": "csv", "text_field": "content"},
+    ),
     "a table called text": (
         {"data.txt": table(",")},
         {"reader": "csv", "text_field": "content"},

@@ -42,6 +42,7 @@ from cloze.pipeline.readers.wikipedia import (
         ("'''!!!''' is a band.\n[[*NSYNC]] is, too.", "!!! is a band.\n*NSYNC is, too."),
         ("-{zh-hans:计算机;zh-hant:電腦}-和-{网}-。-{H|zh:a;}-", "计算机和网。"),
         ("{{convert|5|km|mi}} or {{cvt|5|to|10|kg|abbr=on}}.", "5 km or 5 to 10 kg."),
+        ("In {{w|nuclear power|power plants}}.", "In power plants."),
         ("A {{nowrap|whole {{abbr|no.|number}}}}.{{cite|x}}", "A whole no.."),
         ("", ""),
     ],
