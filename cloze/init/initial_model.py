@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import WordPieceTokenizer
 from cloze.model.config import FAMILY_PRESETS, SIZE_NAMES, EncoderConfig
 
 if TYPE_CHECKING:
@@ -150,6 +151,8 @@ class InitialModel:
         vocabulary: dict[str, object] = {"path": self.vocabulary, "size": size}
         if not tokenizer.lowercase:
             vocabulary["lowercase"] = False
+        if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.strip_accents is not None:
+            vocabulary["strip_accents"] = tokenizer.strip_accents
         return SETTINGS.format(
             vocabulary=tomli_w.dumps(vocabulary),
             encoder=tomli_w.dumps(shape_table(self.files.config)),

@@ -49,6 +49,16 @@ def test_init_from_an_encoder_copies_its_vocabulary_and_shape(cloze: Cloze, begu
     assert planned.returncode == 0, planned.stderr
 
 
+def test_init_from_an_encoder_copies_what_it_does_to_accents(cloze: Cloze, begun: Path) -> None:
+    options = {"do_lower_case": True, "strip_accents": False}
+    (begun / "encoder" / "tokenizer_config.json").write_text(json.dumps(options))
+    done = cloze("init", "texts", "--from", "encoder", "--output", "kept.toml")
+    assert done.returncode == 0, done.stderr
+    assert read_toml(begun / "kept.toml")["vocabulary"]["strip_accents"] is False
+    planned = cloze("plan", "kept.toml")
+    assert planned.returncode == 0, planned.stderr
+
+
 def test_init_from_an_encoder_fine_tunes_it_on_labelled_files(cloze: Cloze, begun: Path) -> None:
     rows = "".join(f"the list {n},{('yes', 'no')[n % 2]}\n" for n in range(20))
     (begun / "train.csv").write_text(f"text,label\n{rows}")
