@@ -92,6 +92,8 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     runner = Runner.of(table, options)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()
+    for warning in files.misread():
+        say(f"tokens: {warning}")
     with work_directory(table.output, workers_here=runner.is_local) as scratch:
         job = tokens_job(table, stage, scratch=scratch)
         backend = choose_backend(shards, job=job, runner=runner)

@@ -14,17 +14,24 @@ import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.digests import digest_of
-from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.errors import ClozeError, IntegrityError
 from cloze.artifacts.filesystem import InputFile
 from cloze.artifacts.store import FINISHED, WORK
 from cloze.pipeline.config.settings import READERS, CorpusConfig
-from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES
+from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, HEAD_BYTES, stream
 from cloze.pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader, grouped
+from cloze.pipeline.readers.structure import format_of
+
+PROSE = ("text", "blank_line_text", "sentence_lines")
+"""Readers that take everything for prose."""
+PEEKED_FILES = 8
+"""Files per source that are examined for other structure."""
 
 MAX_SHARD_BYTES = 8 * BLOCK_BYTES
 """A worker holds the tokens of this much text, about half as many bytes, until it writes a run."""
@@ -112,6 +119,21 @@ class CorpusFiles:
     def readers(self) -> list[Reader]:
         """The reader of each source."""
         return [reader_named(source.reader) for source in self._corpus.sources]
+
+    def misread(self) -> Iterator[str]:
+        """A warning for each source whose structure its reader would take for prose."""
+        for source, files in zip(self._corpus.sources, self._files, strict=True):
+            some = files[:: max(1, len(files) // PEEKED_FILES)] if source.reader in PROSE else []
+            for file in some:
+                with suppress(ClozeError):
+                    head = next(stream(file.path), b"")[:HEAD_BYTES].decode("utf-8", "replace")
+                    if (found := format_of(head, file.path)) != "text":
+                        yield (
+                            f'warning: {file.path} looks like {found}, but reader = "'
+                            f'{source.reader}" takes all of it for prose; `cloze init '
+                            f"{source.path}` proposes a reader"
+                        )
+                        break
 
     def shards(self) -> list[InputShard]:
         """The shards of these files."""

@@ -357,3 +357,9 @@ def test_init_reads_long_records_and_unusual_line_separators_as_prepare_does(
     done = cloze("init", "a.jsonl", "--output", "new.toml")
     assert done.returncode == 0, done.stderr
     assert "in about 2 documents" in done.stdout
+
+
+def test_structure_that_a_reader_takes_for_prose_is_said(folder: Path, prepare: Prepare) -> None:
+    (folder / "texts" / "one.txt").write_bytes(json_lines(ROWS))
+    done = prepare("prose", 'reader = "text"\npath = "texts"')
+    assert f"warning: {folder}/texts/one.txt looks like jsonl, but reader = " in done.stderr
