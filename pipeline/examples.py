@@ -136,7 +136,9 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     text = tokens.manifest.statistics.get("splits", {}).get(TRAIN)
     if text and every:
         passes = stage.examples.copies * len(stage.examples.max_seq_lengths)
-        for alarm in alarms(sum(every, ExampleStatistics()), text, passes=passes):
+        room = max(stage.examples.max_seq_lengths)
+        counts = sum(every, ExampleStatistics())
+        for alarm in alarms(counts, text, passes=passes, room=room):
             say(f"warning: examples: {alarm}")
     statistics = {
         "tokenizer_digest": tokenizer.digest,

@@ -188,11 +188,11 @@ FEW_SENTENCES = 2.0
 
 
 def alarms(
-    counts: ExampleStatistics, text: Mapping[str, JsonValue], *, passes: int
+    counts: ExampleStatistics, text: Mapping[str, JsonValue], *, passes: int, room: int
 ) -> Iterator[str]:
     """What is wrong with examples made from `text` in so many passes, with the likely cause.
 
-    text: the summary of the split's tokens (`tokens_summary`).
+    text: the summary of the split's tokens (`tokens_summary`). room: tokens of an example.
     """
     asked = counts.rows - counts.not_asked
     random_share = counts.next_random / max(asked, 1)
@@ -210,15 +210,20 @@ def alarms(
         found.append("every example is truncated")
     if not found:
         return
+    length = tokens / max(sentences, 1.0)
     if sentences < FEW_SENTENCES * documents:
         cause = (
-            f"most documents have one sentence ({sentences / max(documents, 1.0):.1f} on average, "
-            f"of {tokens / max(sentences, 1.0):,.0f} tokens)"
+            "probably sentences are not found: most documents have one "
+            f"({sentences / max(documents, 1.0):.1f} on average, of {length:,.0f} tokens)"
+        )
+    elif length > room / 2:
+        cause = (
+            f"a sentence has {length:,.0f} tokens on average and an example {room}: sentences are "
+            "not found, or too long for it; raise examples.max_seq_lengths"
         )
     else:
-        cause = f"a sentence has {tokens / max(sentences, 1.0):,.0f} tokens on average"
+        cause = f"probably sentences are not found: one has {length:,.0f} tokens on average"
     yield (
-        f"{'; '.join(found)}; probably sentences are not found: {cause}; look at them with cloze "
-        "inspect, check the sources' reader and line_break, and set examples.second_segment = "
-        '"none" if the text has no marks'
+        f"{'; '.join(found)}; {cause}; look at them with cloze inspect, check the sources' reader "
+        'and line_break, and set examples.second_segment = "none" if the text has no marks'
     )

@@ -15,6 +15,7 @@ from cloze.init.corpus_samples import look
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.dedup import make_drop_list
 from cloze.pipeline.examples import make_examples
+from cloze.pipeline.mlm.statistics import ExampleStatistics, alarms
 from cloze.pipeline.text.scripts import count_words, join_sentences, search_terms
 from cloze.pipeline.tokens import make_tokens
 from cloze.pipeline.vocabulary import make_vocabulary
@@ -222,8 +223,17 @@ def test_documents_of_one_long_sentence_raise_an_alarm(
     make_examples(examples_table(tokens, tmp_path / "examples", config=config), [])
     said = capsys.readouterr().err
     assert "warning: examples: 100% of the second segments are random" in said
-    assert "every example is truncated; probably sentences are not found: " in said
-    assert "most documents have one sentence (1.0 on average, of " in said
+    assert "every example is truncated; probably sentences are not found: most " in said
+    assert "most documents have one (1.0 on average, of " in said
+
+
+def test_sentences_too_long_for_an_example_raise_another_alarm() -> None:
+    text = {"weighted_tokens": 8800, "tokens": 8800, "sentences": 200, "documents": 20}
+    counts = ExampleStatistics(rows=100, tokens=6000, next_random=67)
+    (alarm,) = alarms(counts, text, passes=1, room=64)
+    assert alarm.startswith("67% of the second segments are random (about half expected); ")
+    assert "a sentence has 44 tokens on average and an example 64: " in alarm
+    assert list(alarms(replace(counts, next_random=60), text, passes=1, room=64)) == []
 
 
 def test_passages_of_chinese_are_short_verbatim_and_have_lines(tmp_path: Path) -> None:
