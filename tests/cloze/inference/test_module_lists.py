@@ -86,6 +86,7 @@ def build(folder: Path, kind: str) -> Any:
     model.save(str(folder / kind))
     if limits:  # it would save the normaliser with which it lowercases
         shutil.copy(base / "tokenizer.json", folder / kind)
+        rewrite("tokenizer_config.json", do_lower_case=False)(folder / kind)
     return model
 
 
