@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from cloze.flows.config import RunConfig
-from cloze.inference.vectors import placed_passages
+from cloze.inference.placed_passages import placed_passages
 from cloze.init.configuration import configuration, init
 from cloze.init.corpus_samples import look
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.dedup import make_drop_list
 from cloze.pipeline.examples import make_examples
 from cloze.pipeline.mlm.statistics import ExampleStatistics, alarms
+from cloze.pipeline.text.account import Account
 from cloze.pipeline.text.scripts import count_words, join_sentences, search_terms
 from cloze.pipeline.tokens import make_tokens
 from cloze.pipeline.vocabulary import make_vocabulary
@@ -240,7 +241,7 @@ def test_passages_of_chinese_are_short_verbatim_and_have_lines(tmp_path: Path) -
     lines = [f"{ideographs(2 * n, 30)}。{ideographs(2 * n + 1, 30)}。" for n in range(20)]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
     config = SourceConfig(reader="text", path=str(tmp_path / "a.txt"), line_break="paragraph")
-    found = list(placed_passages(config, words=40))
+    found = list(placed_passages(config, words=40, account=Account()))
     assert len(found) == 20
     assert [passage.line for passage in found] == [*range(1, 21)]
     assert [passage.text for passage in found] == lines
