@@ -5,8 +5,9 @@ Out: the functions, or the reason why there are none; callers then fall back to 
 
 Compiling takes about a second. The library is cached under a name derived from its source, the
 flags and, with `-march=native`, the processor. It is renamed into place, so no lock is needed that
-a killed run could leave behind. Container images are built with their libraries already cached and
-need no compiler.
+a killed run could leave behind. It ends with its digest, which loaders ignore: using a library that
+was cut would end the process with SIGBUS, so a damaged one is compiled again. Container images are
+built with their libraries already cached and need no compiler.
 """
 
 import ctypes
@@ -27,6 +28,9 @@ from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.progress import say
 
 COMPILE_SECONDS = 120
+
+ELF = b"\x7fELF"
+"""Start of a shared library."""
 
 _TYPES = {
     "n": ctypes.c_int64,
@@ -49,8 +53,12 @@ def compiled(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes
     if isinstance(found, str):
         say(f"{source.name} was not compiled ({found}); using a slower implementation")
         return None
-    library = ctypes.CDLL(str(found))
-    declare(library, signatures)
+    try:
+        library = ctypes.CDLL(str(found))
+        declare(library, signatures)
+    except (OSError, AttributeError) as error:  # a disk mounted noexec, another compiler's gcc
+        say(f"{source.name} is not usable ({error}); using a slower implementation")
+        return None
     return library
 
 
@@ -81,7 +89,7 @@ def shared_library(source: Path, *flags: str) -> Path | str:
             identity += sorted({line for line in lines if line.startswith(described)})
         digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()
         path = cache_directory("kernels") / f"{digest[:16]}.so"
-        if path.exists():
+        if _is_whole(path):
             return path
         compiler = shutil.which("gcc")
         if compiler is None or not sys.platform.startswith("linux"):
@@ -94,10 +102,29 @@ def shared_library(source: Path, *flags: str) -> Path | str:
                 [compiler, "-shared", compiled, "-lm", "-o", linked],
             ):
                 subprocess.run(
-                    command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS
+                    command,
+                    check=True,
+                    capture_output=True,
+                    encoding="utf-8",
+                    errors="replace",
+                    timeout=COMPILE_SECONDS,
                 )
+            content = Path(linked).read_bytes()
+            if not content.startswith(ELF):
+                return "gcc wrote no shared library"
+            Path(linked).write_bytes(content + hashlib.sha256(content).digest())
             os.replace(linked, path)
         return path
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or error
         return f"gcc failed: {str(reason).strip()[:200]}"
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is a library at `path` that is as it was compiled."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    size = len(content) - hashlib.sha256().digest_size
+    return size > 0 and hashlib.sha256(content[:size]).digest() == content[size:]

@@ -1,0 +1,108 @@
+"""Compiled functions: cached whole, made again when damaged, done without where there are none."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cloze.artifacts.runtime import native
+from cloze.artifacts.runtime.native import compiled
+
+SIGNATURES = {"twice": "ii"}
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A C file, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "twice.c"
+    file.write_text("int twice(int number) { return 2 * number; }")
+    return file
+
+
+def gcc(folder: Path, script: str) -> None:
+    (folder / "gcc").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "gcc").chmod(0o755)
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "bit", "foreign", "text", "unreadable"])
+def test_a_damaged_library_is_compiled_again(source: Path, tmp_path: Path, damage: str) -> None:
+    found = native.shared_library(source, "-O3")
+    assert isinstance(found, Path)
+    content = found.read_bytes()
+    changed = {
+        "empty": b"",
+        "half": content[: len(content) // 2],
+        "bit": bytes([*content[:5000], content[5000] ^ 4, *content[5001:]]),
+        "foreign": Path(shutil.which("gcc") or "").read_bytes(),
+        "text": b"not a library",
+        "unreadable": b"",
+    }[damage]
+    found.unlink()  # and not written into: it may be in use
+    found.write_bytes(changed)
+    if damage == "unreadable":
+        found.chmod(0)
+    again = compiled(source, SIGNATURES)
+    assert again is not None
+    assert again.twice(21) == 42
+    assert found.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exit 1", "gcc failed"),
+        ("printf '\\377\\376' >&2; exit 1", "gcc failed"),
+        ('while [ "$1" != -o ]; do shift; done; echo junk > "$2"', "gcc wrote no shared library"),
+        ('while [ "$1" != -o ]; do shift; done; printf "\\177ELFjunk" > "$2"', "is not usable"),
+        ("exit 0", "gcc failed"),
+    ],
+    ids=["fails", "not-utf-8", "junk", "looks-like-one", "writes-nothing"],
+)
+def test_with_a_broken_compiler_the_slower_form_is_used(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    script: str,
+    reason: str,
+) -> None:
+    gcc(tmp_path, script)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert compiled(source, SIGNATURES) is None
+    said = capfd.readouterr().err
+    assert reason in said
+    assert "using a slower implementation" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_library_without_the_function_is_not_used(
+    source: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert compiled(source, {"thrice": "ii"}) is None
+    assert "using a slower implementation" in capfd.readouterr().err
+
+
+def test_a_library_that_may_not_be_mapped_is_not_used(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As on a disk that is mounted noexec."""
+
+    def refuse(path: str) -> None:
+        raise OSError(f"{path}: failed to map segment from shared object")
+
+    monkeypatch.setattr(native.ctypes, "CDLL", refuse)
+    assert compiled(source, SIGNATURES) is None
+    assert "failed to map segment" in capfd.readouterr().err
+
+
+def test_without_a_folder_for_the_cache_the_slower_form_is_used(
+    source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cache" / "cloze").mkdir(parents=True)
+    (tmp_path / "cache" / "cloze" / "kernels").write_text("a file where the folder would be")
+    assert compiled(source, SIGNATURES) is None
+    assert "using a slower implementation" in capfd.readouterr().err
