@@ -5,6 +5,7 @@ Out: `tokens 120/480 MB 24.1 MB/s remaining 0:15`, at most once a second.
 """
 
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -18,10 +19,19 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that steer a terminal, end a line elsewhere, or are no text; not tab and newline."""
+
+
+def printable(text: str) -> str:
+    """`text` with escapes for control characters, which file names and vocabularies may contain."""
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def say(line: str) -> None:
     """Print one line on standard error, unbuffered; a closed pipe is ignored."""
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
     except BrokenPipeError:
         discard(sys.stderr)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cloze.artifacts.progress import discard
+from cloze.artifacts.progress import discard, printable
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,14 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each line as soon as it is computed; stop if the reader closes the pipe."""
+    """Print each line as soon as it is computed; stop if the reader closes the pipe.
+
+    On a terminal, control characters are escaped: documents, file names and vocabularies that
+    others wrote must not steer it. Files and pipes receive the text unchanged.
+    """
+    shown = printable if sys.stdout.isatty() else str
     try:
         for line in lines:
-            print(line, flush=True)
+            print(shown(line), flush=True)
     except BrokenPipeError:  # `cloze … | head`
         discard(sys.stdout)

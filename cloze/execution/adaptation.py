@@ -9,21 +9,25 @@ passages; a warning is logged if search on held-out passages did not improve. Re
 command to resume it.
 """
 
+import math
 import shlex
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 from cyclopts import Parameter
 
 from cloze.answer import Answer
+from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.progress import say
 from cloze.artifacts.results import UNTOUCHED, Scores
 from cloze.execution.run import WithoutPrefect, run
+from cloze.flows.config import RunConfig
 from cloze.flows.workspace import RunRecord, Workspace, run_artifact
 from cloze.inference.input_texts import ModelName
-from cloze.init.configuration import GeneralText, Name, continuation, run_name
+from cloze.init.configuration import GeneralText, Name, comment, continuation, run_name
 from cloze.init.corpus_files import own_files
 from cloze.init.corpus_samples import look
 from cloze.init.initial_model import MINUTES, InitialModel
@@ -67,12 +71,12 @@ def adapt(
 
     :param folder: File, folder, glob or URL of the documents.
     """
-    if how.minutes <= 0 or how.steps < 0:
+    if not 0 < how.minutes < math.inf or how.steps < 0:
         raise UsageError(
             f"--minutes {how.minutes:g} --steps {how.steps}: expected positive numbers"
         )
     name = name or run_name(folder)
-    first_line = f"# {shlex.join(['cloze', 'adapt', model, folder, *how.options()])}"
+    first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
     config = Path(f"{name}.toml")
     if not config.exists():
         initial = InitialModel(model, model_directory(model, target.space()))
@@ -92,6 +96,7 @@ def adapt(
         text = continuation(
             found, name, initial, target, beside=how, steps=how.steps, minutes=how.minutes
         )
+        parse(RunConfig, tomllib.loads(text), source="the new configuration")
         write_bytes(str(config), f"{first_line}\n{text}".encode())
         say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
     elif config.read_text("utf-8").partition("\n")[0] != first_line:

@@ -6,7 +6,6 @@ Out: a TOML file with a suitable reader, and sizes that match the amount of text
      files, fertility, cost. For labelled files, a fine-tuning task.
 """
 
-import json
 import re
 import tomllib
 from collections import Counter
@@ -22,6 +21,7 @@ from cloze.answer import Answer
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
+from cloze.artifacts.progress import printable
 from cloze.artifacts.results import GENERAL
 from cloze.artifacts.tokenizer import read_vocabulary
 from cloze.flows.config import RatesConfig, RunConfig
@@ -99,8 +99,8 @@ NO_GENERAL_TEXT = GeneralText()
 
 FINETUNE = """\
 [finetune]
-encoder = {encoder}  # a run's name, an artifact's directory, or a Hugging Face folder
-seeds = [0, 1, 2]
+# encoder: a run's name, an artifact's directory, or a Hugging Face folder
+{encoder}seeds = [0, 1, 2]
 """
 SIZES = ((2e8, 0.02, "toy"), (2e9, 0.01, "middle"), (float("inf"), 0.001, "paper"))
 """For less than so many bytes of text: the share of documents to hold out, and the recipe.
@@ -162,13 +162,18 @@ def init(
             "facts": facts,
         }
     if output is None:
-        comments = "\n".join(f"# {fact}" for fact in facts)
+        comments = "\n".join(map(comment, facts))
         return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", place.json)
     if output.exists():
         raise UsageError(f"{output}: already exists; choose another --output")
     write_bytes(str(output), text.encode())
     lines = [*facts, f"{output}: {why}", f"next: cloze plan {output}"]
     return Answer({"file": str(output), **data}, "\n".join(lines), place.json)
+
+
+def comment(text: str) -> str:
+    """`text` as a comment of a TOML file: one line, whatever file names and labels it contains."""
+    return "# " + printable(text).replace("\n", "\\n")
 
 
 def run_name(source: str) -> str:
@@ -216,10 +221,8 @@ def recipe(name: str) -> str:
 def _headline(found: Look, name: str) -> str:
     """A comment that describes the corpus, the run's name and its seed."""
     files = plural(found.files, "file")
-    return (
-        f"# {files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.\n"
-        f"{tomli_w.dumps({'name': name, 'seed': 12345})}"
-    )
+    about = comment(f"{files}, about {found.text_bytes / 1e6:,.1f} MB of text; {found.why}.")
+    return f"{about}\n{tomli_w.dumps({'name': name, 'seed': 12345})}"
 
 
 def sources_table(found: Look, owner: str, *, weight: int = 1, **splits: str) -> str:
@@ -272,9 +275,9 @@ def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
     table = {"name": name, "kind": task.kind, **task.paths, **task.settings}
     columns = f"\n[finetune.tasks.columns]\n{tomli_w.dumps(task.columns)}" if task.columns else ""
     return (
-        f"# {task.description}.\n"
+        f"{comment(task.description)}.\n"
         f"{tomli_w.dumps({'name': name})}\n"
-        f"{FINETUNE.format(encoder=json.dumps(encoder))}\n"
+        f"{FINETUNE.format(encoder=tomli_w.dumps({'encoder': encoder}))}\n"
         f"[[finetune.tasks]]\n{tomli_w.dumps(table)}{columns}"
     )
 

@@ -304,5 +304,10 @@ def _limits(what: str, source: str) -> str:
 
 def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     """A heading, and a two-column table without a header row."""
-    lines = [f"| {name} | {value} |" for name, value in rows]
+    lines = [f"| {name} | {_cell(value)} |" for name, value in rows]
     return f"## {title}\n\n" + "\n".join(["| | |", "|---|---|", *lines])
+
+
+def _cell(value: object) -> str:
+    """The text of a value, for example a label, which cannot end its cell or line."""
+    return " ".join(str(value).replace("|", "\\|").split())

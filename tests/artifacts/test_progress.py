@@ -2,7 +2,8 @@
 
 import pytest
 
-from cloze.artifacts.progress import Progress, clock
+from cloze.answer import print_lines
+from cloze.artifacts.progress import Progress, clock, say
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,17 @@ def test_the_last_unit_is_always_printed(capsys: pytest.CaptureFixture[str]) -> 
     for _ in range(3):
         progress.advance(1)
     assert "3/3 files" in capsys.readouterr().err
+
+
+def test_no_file_name_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say("left out: \x1b[2J\r\x07\x9b1m\x7f\ud800 – ä\tb")
+    assert capsys.readouterr().err == ("left out: \\x1b[2J\\r\\x07\\x9b1m\\x7f\\ud800 – ä\tb\n")
+
+
+def test_a_terminal_is_not_steered_by_a_document_and_a_pipe_gets_it_unchanged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_lines(["a\x1b[2J"])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_lines(["a\x1b[2J"])
+    assert capsys.readouterr().out == "a\x1b[2J\na\\x1b[2J\n"

@@ -1,6 +1,8 @@
 """Starting from an existing encoder: `cloze init --from`, `cloze adapt`, `plan`."""
 
+import csv
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from safetensors.torch import load_file, save_file
 
 import cloze as api
 from cloze.artifacts.config import read_toml
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
+from cloze.execution import adaptation
 from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 
 Cloze = Callable[..., Any]
@@ -65,6 +69,62 @@ def test_init_from_an_encoder_fine_tunes_it_on_labelled_files(cloze: Cloze, begu
     done = cloze("init", "train.csv", "--from", "encoder", "--output", "task.toml")
     assert done.returncode == 0, done.stderr
     assert read_toml(begun / "task.toml")["finetune"]["encoder"] == "encoder"
+
+
+LABEL = "pos\nseed = 7\n#\x1b[2J\x7f\u2028"
+
+
+def test_no_label_writes_a_setting(cloze: Cloze, begun: Path) -> None:
+    with open(begun / "train.csv", "w", newline="") as file:
+        rows = [(f"the list {n}", (LABEL, "no")[n % 2]) for n in range(20)]
+        csv.writer(file).writerows([("text", "label"), *rows])
+    done = cloze("init", "train.csv", "--from", "encoder", "--output", "task.toml")
+    assert done.returncode == 0, done.stderr
+    table = read_toml(begun / "task.toml")
+    assert table["finetune"]["seeds"] == [0, 1, 2]
+    assert list(table) == ["name", "finetune"]
+    printed = cloze("init", "train.csv", "--from", "encoder").stdout
+    assert tomllib.loads(printed) == table
+
+
+def test_no_folder_name_writes_a_setting(
+    cloze: Cloze, begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same command is recognised, so it resumes."""
+    folder = 'texts\nseed = 7\n[pretrain]\n"'
+    (begun / "texts").rename(begun / folder)
+    adapt = ("adapt", "encoder", folder, "--steps", "1", "--name", "mine")
+    resumed = []
+
+    def stop(config: Path, **_: object) -> None:
+        resumed.append(config)
+        raise UsageError("reached")
+
+    monkeypatch.setattr(adaptation, "run", stop)
+    for _ in range(2):
+        assert "reached" in cloze(*adapt).stderr
+    assert resumed == [Path("mine.toml")] * 2
+    assert read_toml(begun / "mine.toml")["seed"] == 12345
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "a\nb", "..", "artifacts"])
+def test_nothing_is_written_under_a_name_that_no_run_may_have(
+    cloze: Cloze, begun: Path, name: str
+) -> None:
+    (begun / "a").mkdir()
+    before = sorted(begun.parent.rglob("*.toml"))
+    done = cloze("adapt", "encoder", "texts", "--steps", "1", "--name", name)
+    assert (done.returncode, "name" in done.stderr) == (2, True), done.stderr
+    assert sorted(begun.parent.rglob("*.toml")) == before
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf", "-inf", "0", "1e400"])
+def test_no_length_of_training_that_is_no_number_is_accepted(
+    cloze: Cloze, begun: Path, minutes: str
+) -> None:
+    done = cloze("adapt", "encoder", "texts", f"--minutes={minutes}")
+    assert done.returncode == 2
+    assert "expected positive numbers" in done.stderr
 
 
 @pytest.mark.parametrize(
