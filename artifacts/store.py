@@ -8,6 +8,7 @@ Out: `Artifact`, opened through its manifest and verified.
     <root>/<stage>/<key>/finished/<name>    one record per finished file, to resume from
 """
 
+import fcntl
 import json
 import os
 import platform
@@ -303,21 +304,49 @@ def finished_record(directory: str, name: str) -> str:
 def scratch_directory(output: str) -> Iterator[str]:
     """A local scratch directory, inside `output` if that is local, removed afterwards.
 
-    Its name holds host and process id, so what killed processes left behind can be removed without
-    touching the files of a running one.
+    What killed processes of this host left behind is removed first. Containers may share a host
+    name and not see each other's processes, so a directory in use is locked as well.
     """
-    parent = filesystem.local_path(output) if filesystem.is_local(output) else None
-    if parent:
-        os.makedirs(parent, exist_ok=True)
-        for name in os.listdir(parent):
-            kind, _, rest = name.partition(".")
-            host, process = rest.rpartition(".")[0].rpartition(".")[::2]
-            ours = kind == SCRATCH_PREFIX and host == socket.gethostname() and process.isdigit()
-            if ours and not os.path.exists(f"/proc/{process}"):
-                shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    parent = filesystem.local_path(output) if filesystem.is_local(output) else tempfile.gettempdir()
+    os.makedirs(parent, exist_ok=True)
+    for name in os.listdir(parent):
+        kind, _, rest = name.partition(".")
+        host, process = rest.rpartition(".")[0].rpartition(".")[::2]
+        is_ours = kind == SCRATCH_PREFIX and host == socket.gethostname() and process.isdigit()
+        if is_ours and not os.path.exists(f"/proc/{process}"):
+            with _locked_if_free(os.path.join(parent, name)) as left:
+                if left:
+                    shutil.rmtree(left, ignore_errors=True)
     prefix = f"{SCRATCH_PREFIX}.{socket.gethostname()}.{os.getpid()}."
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch:
-        yield scratch
+    while True:
+        with (
+            tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch,
+            _locked_if_free(scratch) as ours,
+        ):
+            if ours:  # else it was taken for a leftover before it was locked
+                yield scratch
+                return
+
+
+@contextmanager
+def _locked_if_free(directory: str) -> Iterator[str]:
+    """Hold the lock of a directory of ours, if nobody else does; yields "" otherwise."""
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield ""
+        return
+    try:
+        free = os.fstat(handle).st_uid == os.geteuid()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        except OSError:  # some network file systems cannot lock directories
+            pass
+        yield directory if free and os.path.exists(directory) else ""
+    finally:
+        os.close(handle)
 
 
 def clear_work(directory: str) -> None:

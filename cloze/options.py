@@ -7,9 +7,11 @@ Out: `RunConfig` and `MachineConfig`; the artifact, or the model's directory.
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec, TypeVar
 
 from cyclopts import Parameter
 
@@ -19,6 +21,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.locks import in_use
 from cloze.flows.workspace import (
     RECORD_NAME,
     Workspace,
@@ -110,9 +113,25 @@ def _is_of_the_machine(assignment: str) -> bool:
     return re.split(r"[.=]", assignment)[0] in MachineConfig.model_fields
 
 
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
+
 PLACE = Place()
 TARGET = Target()
 """The defaults."""
+
+
+def reading_artifacts(command: Callable[Options, Result]) -> Callable[Options, Result]:
+    """The same command, which keeps `cloze gc` from the workspace while it runs."""
+
+    @wraps(command)
+    def read(*arguments: Options.args, **options: Options.kwargs) -> Result:
+        place = options.get("place", PLACE)
+        assert isinstance(place, Place)
+        with in_use(place.space().local):
+            return command(*arguments, **options)
+
+    return read
 
 
 def named_artifact(name: str, workspace: Workspace) -> Artifact:

@@ -6,7 +6,8 @@ Out: a held lock, or a `UsageError` that names its holder; a lease, for which ot
 On this machine, the kernel releases a `flock` when its holder dies in any way, so no lock is ever
 stale; the text in the file only names the holder.
 
-    <workspace>/.lock                       shared by all runs, exclusive for `cloze gc`
+    <workspace>/.lock                       shared by all runs and by commands that read artifacts,
+                                            exclusive for `cloze gc`
     <workspace>/<run>/.lock                 held by the single run of this name
     <workspace>/.leases/<stage>-<key>       held while making an artifact; other runs wait for it
 
@@ -21,6 +22,7 @@ therefore only save work: if one fails, nothing is lost or corrupted. Clocks of 
 are never compared: a waiting machine looks for changed contents.
 """
 
+import errno
 import fcntl
 import os
 import threading
@@ -111,6 +113,21 @@ def locked_alone(folder: Path, *, run: str) -> Iterator[None]:
 
 
 @contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Keep `cloze gc` from the workspace at `folder`, if there is one; runs are not affected.
+
+    A workspace that we cannot write to is not locked.
+    """
+    with ExitStack() as handles:
+        try:
+            _lock(folder, handles, shared=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EACCES, errno.EROFS):
+                raise
+        yield
+
+
+@contextmanager
 def leased(
     folder: Path, artifact: str, *, run: str, waiting: Callable[[Holder], object]
 ) -> Iterator[Holder | None]:
@@ -168,8 +185,8 @@ def _lock(folder: Path, handles: ExitStack, *, shared: bool = False) -> int:
         holder = _read_holder(of_file) or next(filter(None, inside), None)
         if waited > (LOOKING_SECONDS if holder else NAMING_SECONDS):
             raise UsageError(
-                f"{folder}: in use by {holder or 'a run that is just starting'}; wait for it, "
-                "stop it, or choose another name (--set name=NAME) or workspace "
+                f"{folder}: in use by {holder or 'a command, or a run that is just starting'}; "
+                "wait for it, stop it, or choose another name (--set name=NAME) or workspace "
                 "(--workspace FOLDER)"
             )
         time.sleep(0.02)

@@ -14,11 +14,12 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.input_texts import ModelName
-from cloze.options import PLACE, Place, model_directory
+from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
 SHOWN_TENSORS = 4
 
 
+@reading_artifacts
 def export_model(
     model: ModelName,
     directory: Path,

@@ -28,9 +28,10 @@ from cloze.model.config import TaskConfig
 from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
 from cloze.model.tasks.conll import DOCUMENT_START
-from cloze.options import PLACE, Place, model_directory
+from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
 
+@reading_artifacts
 def fill_mask(
     model: ModelName, /, *texts: Text, top_k: int = 5, place: Place = PLACE
 ) -> Answer | None:
@@ -54,6 +55,7 @@ def fill_mask(
     return None
 
 
+@reading_artifacts
 def predict(
     model: ModelName,
     /,

@@ -52,7 +52,7 @@ from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.inference import passage_index
 from cloze.model.inference.load import Model, load_model
 from cloze.model.inference.passage_index import Vectors
-from cloze.options import PLACE, Place, vectors_directory
+from cloze.options import PLACE, Place, reading_artifacts, vectors_directory
 from cloze.pipeline.text.account import Account
 
 STAGE, GRAPH_STAGE = "vectors", "vector_graph"
@@ -102,6 +102,7 @@ class Form:
 FORM = Form()
 
 
+@reading_artifacts
 def embed(
     model: ModelName,
     /,
@@ -184,6 +185,7 @@ def _beside(
         os.replace(temporary, path)
 
 
+@reading_artifacts
 def search(
     model: ModelName,
     folder: str,

@@ -21,7 +21,7 @@ from cloze.artifacts.results import TRAIN
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import DROPPED_NAME, DocumentRow, ExampleRow
 from cloze.artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
-from cloze.options import PLACE, Place, named_artifact
+from cloze.options import PLACE, Place, named_artifact, reading_artifacts
 
 WITH_ROWS = ("tokens", "examples")
 STAGES = {"--split": WITH_ROWS, "--document": ("tokens",), "--dropped": ("tokens",)}
@@ -42,6 +42,7 @@ LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
 """Meaning of a next_sentence_label."""
 
 
+@reading_artifacts
 def inspect(
     artifact: str,
     /,

@@ -25,7 +25,7 @@ from cloze.flows.inventory import ancestors
 from cloze.flows.report.figures import figures, read_summary
 from cloze.flows.workspace import read_record, run_artifact
 from cloze.inspection.inspect_artifact import document_text, example_text
-from cloze.options import PLACE, Place, RunName
+from cloze.options import PLACE, Place, RunName, reading_artifacts
 
 Ids = npt.NDArray[np.int64]
 
@@ -54,6 +54,7 @@ class TracedExample:
     values: ExampleRow
 
 
+@reading_artifacts
 def trace(
     run: RunName,
     /,

@@ -13,7 +13,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import write_bytes
 from cloze.artifacts.progress import say
 from cloze.artifacts.store import open_artifact
-from cloze.options import PLACE, Place, model_directory
+from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
 PREFIX = "submissions/"
 GLUE = "glue"
@@ -23,6 +23,7 @@ GLUE_FILES = (
 """The files that gluebenchmark.com expects in one archive."""
 
 
+@reading_artifacts
 def submissions(run: str, directory: Path, /, *, place: Place = PLACE) -> Answer:
     """Collect submissions.
 

@@ -1,9 +1,12 @@
 """The store: an artifact is complete and verified, or it does not exist."""
 
+import fcntl
 import json
 import os
 import random
 import re
+import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from cloze.artifacts.store import (
     open_artifact,
     put_bytes,
     put_json,
+    scratch_directory,
 )
 
 
@@ -241,3 +245,25 @@ def test_the_artifact_of_another_key_is_refused(tmp_path: Path) -> None:
     finish(store.directory("tokens", "f" * 64))
     with pytest.raises(IntegrityError, match="its manifest is that of"):
         store.find("tokens", "f" * 64)
+
+
+@pytest.mark.parametrize("output", ["file", "memory"])
+def test_what_a_killed_process_left_is_removed_and_what_another_container_uses_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """Containers may have the same host name, and their processes are not seen here."""
+    tmp_path = tmp_path / "scratch"
+    tmp_path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = str(tmp_path) if output == "file" else "memory://store/tokens/a"
+    theirs = tmp_path / f"scratch.{socket.gethostname()}.999999999.abc"
+    theirs.mkdir()
+    handle = os.open(theirs, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with scratch_directory(place) as ours:
+        assert Path(ours).parent == tmp_path
+        assert theirs.exists()
+    os.close(handle)  # it is killed
+    with scratch_directory(place) as ours:
+        assert list(tmp_path.iterdir()) == [Path(ours)]
+    assert list(tmp_path.iterdir()) == []

@@ -5,9 +5,15 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 import pytest
+
+from cloze.artifacts.errors import UsageError
+from cloze.flows import locks
+from cloze.inference import exchange, prediction, vectors
+from cloze.inspection import runs
 
 Cloze = Callable[..., Any]
 
@@ -86,3 +92,35 @@ def test_a_run_that_was_killed_is_listed_and_shown_as_interrupted(
     states = {run["run"]: run["state"] for run in answer(cloze, "runs")["runs"]}
     assert states == {"try": "finished", "small": "interrupted"}
     assert answer(cloze, "show", "small")["record"]["state"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("module", "looks_up", "arguments"),
+    [
+        (vectors, "vectors_directory", ("search", "m", "texts", "q")),
+        (vectors, "vectors_directory", ("embed", "m", "text")),
+        (exchange, "model_directory", ("export", "m", "out")),
+        (prediction, "model_directory", ("predict", "m", "text")),
+        (prediction, "model_directory", ("fill-mask", "m", "text")),
+    ],
+    ids=["search", "embed", "export", "predict", "fill-mask"],
+)
+def test_nothing_is_deleted_under_a_command_that_reads_it(
+    cloze: Cloze,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    looks_up: str,
+    arguments: tuple[str, ...],
+) -> None:
+    (folder / "runs").mkdir()
+    monkeypatch.setattr(locks, "NAMING_SECONDS", 0.0)
+
+    def meanwhile(*_: object, **__: object) -> NoReturn:
+        with pytest.raises(UsageError, match="in use by a command"):
+            runs.gc(delete=True)
+        raise UsageError("reached")
+
+    monkeypatch.setattr(module, looks_up, meanwhile)
+    assert "reached" in cloze(*arguments).stderr
+    assert cloze("gc", "--delete").returncode == 0, "afterwards"
