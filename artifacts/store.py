@@ -14,6 +14,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,7 +39,9 @@ WORK = "work"
 SCRATCH_PREFIX = "scratch"
 STORE_THREADS = 16
 """Object stores take tens of milliseconds per request, so requests run in parallel."""
-NAMED_VERSIONS = ("cloze", "apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")
+NAMED_VERSIONS = ("apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")
+DISTRIBUTION = "cloze-encoder"
+CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -282,17 +285,43 @@ def commit(
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python, the platform and the packages that a result may depend on."""
+    """What a result may depend on besides its inputs: our version, Python, processor, packages.
+
+    In a checkout our version ends with the commit, and with `.dirty` if files have changed since.
+    """
     found = {
+        "cloze": "unknown",
         "python": platform.python_version(),
         "platform": f"{sys.platform}-{platform.machine()}",
+        "processor": processor(),
     }
-    for package in NAMED_VERSIONS:
+    for name, package in (
+        ("cloze", DISTRIBUTION),
+        *zip(NAMED_VERSIONS, NAMED_VERSIONS, strict=True),
+    ):
         try:
-            found[package] = metadata.version(package)
+            found[name] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    if (CHECKOUT / ".git").exists():
+        git = ("git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=.dirty", "--exclude=*")
+        try:
+            done = subprocess.run(git, capture_output=True, text=True, check=False, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):  # no git, or a slow disk
+            return found
+        if commit := done.stdout.strip():
+            found["cloze"] += f"+{commit}"
     return found
+
+
+def processor() -> str:
+    """The processor's own name, or else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def finished_record(directory: str, name: str) -> str:

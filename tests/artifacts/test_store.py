@@ -209,7 +209,8 @@ def test_a_newer_manifest_is_no_damage_that_anyone_may_remove(tmp_path: Path) ->
 def test_the_manifest_is_readable_json_with_versions(tmp_path: Path) -> None:
     finish(str(tmp_path / "a"))
     manifest = json.loads((tmp_path / "a" / MANIFEST_NAME).read_text())
-    assert {"python", "pyarrow"} <= manifest["versions"].keys()
+    assert {"python", "processor", "pyarrow"} <= manifest["versions"].keys()
+    assert re.fullmatch(r"0\.1\.0(\+[0-9a-f]{7,}(\.dirty)?)?", manifest["versions"]["cloze"])
     assert manifest["execution"]["seconds"] == 1.5
 
 
