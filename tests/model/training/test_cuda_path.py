@@ -642,7 +642,7 @@ def test_every_layer_and_step_has_a_mask_of_its_own(
 
     trainer = _trainer(artifact, tmp_path, _stage(), device=CUDA, attention="grouped")
     source = on_device(trainer.source, CUDA)
-    assert len(masks_of_two_steps(grouped_attention.draw)) == len(drawn) > 2
+    assert len(masks_of_two_steps(grouped_attention.dropout_draws)) == len(drawn) > 2
     assert len(masks_of_two_steps(moved_from_the_cpu)) == 1, "a GPU's noise has no address"
     with pytest.raises(RuntimeError, match="draw on the device"):
         _ = DeviceNoise().at(3).stream

@@ -11,7 +11,7 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.stage import InputRef, read_stage_table
 from cloze.artifacts.store import Artifact
-from cloze.model.training import loop
+from cloze.model.training.optimizer import Schedule
 from cloze.model.training.pretrain import make_encoder
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
@@ -131,7 +131,7 @@ def test_a_family_changed_under_a_runs_checkpoints_is_refused_with_a_diff(
 def test_further_steps_of_a_finished_run_are_those_of_a_run_without_an_end(
     examples: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "learning_rate", lambda step, **_: 1e-3)
+    monkeypatch.setattr(Schedule, "__call__", lambda schedule, step: 1e-3)
     whole = run(modern_table(tmp_path / "whole", examples))
     half = run(modern_table(tmp_path / "half", examples, steps=5))
     table = read_stage_table(modern_table(tmp_path / "longer", examples))
