@@ -12,6 +12,7 @@ to reject, never skipped here.
 """
 
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -20,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -364,6 +365,40 @@ def temporary_beside(path: str) -> Iterator[str]:
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
+
+
+@contextmanager
+def partial_file(path: str) -> Iterator[str]:
+    """The temporary file of the local `path`, which replaces it at the end.
+
+    Unlike `temporary_beside`, it always has the same name, so that a command that was killed leaves
+    nothing behind once it is repeated. `UsageError` if another process is writing it.
+    """
+    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
+    with naming_full_disk(path):
+        try:
+            handle = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            error.filename = path  # the name that the user knows
+            raise
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"{path}: another command is writing it; wait for it, or choose another output"
+                ) from None
+            except OSError:  # some network file systems have no locks
+                pass
+            try:
+                yield temporary
+                os.replace(temporary, path)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
+        finally:
+            os.close(handle)
 
 
 def _replace(temporary: str, path: str, *, durable: bool = True) -> None:

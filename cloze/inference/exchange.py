@@ -33,7 +33,7 @@ def export_model(
 ) -> Answer:
     """Export a model, also as ONNX graphs for programs without torch.
 
-    :param directory: A new or empty directory.
+    :param directory: A new or empty directory, or one in which an export was interrupted.
     :param task: Export the model fine-tuned for this task instead of the encoder.
     :param onnx: Also write onnx/model.onnx (extra `onnx`).
     :param int8: Also write onnx/model_int8.onnx, quantised to 8-bit integers, and print the effect
@@ -44,23 +44,25 @@ def export_model(
     if (int8 or sample) and not onnx:
         raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
     if onnx:
+        from cloze.model.inference.export import finish_export
         from cloze.model.inference.onnx import export_onnx, measured  # needs the extra `onnx`
     if task:
         from cloze.model.inference.export import export_task
 
         finetuned = model_directory(model, place.space(), stage="finetune")
-        written = export_task(finetuned, directory, task=task)
+        written = export_task(finetuned, directory, task=task, is_all=not onnx)
     else:
         from cloze.model.hugging_face.model_files import read_encoder_files
         from cloze.model.inference.export import export_encoder
 
         written = export_encoder(
-            read_encoder_files(model_directory(model, place.space())), directory
+            read_encoder_files(model_directory(model, place.space())), directory, is_all=not onnx
         )
     lines, data = [str(path) for path in written], {"directory": str(directory)}
     if not onnx:
         return Answer({**data, "files": lines}, "\n".join(lines), place.json)
     made = export_onnx(directory, int8=int8)
+    finish_export(directory)
     found = measured(directory, made, sample=sample)
     paths = [*lines, *map(str, made)]
     scores = [

@@ -177,12 +177,13 @@ def _beside(
     placed: Iterable[PlacedPassage], vectors: Iterable[Vectors], path: Path
 ) -> Iterator[Vectors]:
     """Pass on the vectors and write their passages to `path`, which appears once complete."""
-    with filesystem.temporary_beside(str(path)) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
-            for one, vector in zip(placed, vectors, strict=True):
-                file.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
-                yield vector
-        os.replace(temporary, path)
+    with (
+        filesystem.partial_file(str(path)) as temporary,
+        open(temporary, "w", encoding="utf-8") as file,
+    ):
+        for one, vector in zip(placed, vectors, strict=True):
+            file.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
+            yield vector
 
 
 @reading_artifacts

@@ -43,6 +43,10 @@ from cloze.model.hugging_face.source import artifact_source
 IMPORT = "import"
 IMPORT_FORMAT_VERSION = 1
 
+UNFINISHED = ".unfinished"
+"""File in a directory that an export has begun to fill: the same command empties it and begins
+again."""
+
 TAG = "- cloze\n"
 """Marks the header of every card written here."""
 
@@ -52,13 +56,21 @@ FAMILIES: Mapping[Family, str] = {"bert": "BERT", "modern": "ModernBERT"}
 SOURCES = {"BERT": "Devlin et al. 2019", "ModernBERT": "Warner et al. 2024"}
 
 
-def export_encoder(files: EncoderFiles, directory: str | Path) -> list[Path]:
-    """Write the encoder into a new or empty `directory`; return the paths written."""
-    return _write_folder(contents(files), directory)
+def export_encoder(
+    files: EncoderFiles, directory: str | Path, *, is_all: bool = True
+) -> list[Path]:
+    """Write the encoder into a new or empty `directory`; return the paths written.
+
+    One in which an export was interrupted is emptied first. Unless `is_all`, the directory is
+    marked as unfinished until `finish_export`.
+    """
+    return _write_folder(contents(files), directory, is_all=is_all)
 
 
-def export_task(location: str, directory: str | Path, *, task: str = "") -> list[Path]:
-    """Write the model of `task` into a new or empty `directory`; return the paths written."""
+def export_task(
+    location: str, directory: str | Path, *, task: str = "", is_all: bool = True
+) -> list[Path]:
+    """Write the model of `task`; otherwise like `export_encoder`."""
     if not filesystem.exists(filesystem.join(location, MANIFEST_NAME)):
         raise UsageError(f"{location}: not a finetune artifact; name a run, or its directory")
     artifact = open_artifact(location)
@@ -72,7 +84,7 @@ def export_task(location: str, directory: str | Path, *, task: str = "") -> list
     candidates = [trial for trial in trials if (trial.task, trial.system, trial.point) == wanted]
     kept = max(candidates, key=lambda trial: trial.merit)
     card = task_card(saved, model, kept, artifact.manifest).encode()
-    return _write_folder({**files, CARD: card}, directory)
+    return _write_folder({**files, CARD: card}, directory, is_all=is_all)
 
 
 def import_encoder(location: str | Path, store: Store) -> Artifact:
@@ -142,12 +154,28 @@ def _tokenizer_files(
     return {**tokenizer.files(), "tokenizer_config.json": _json(config)}
 
 
-def _write_folder(contents: Mapping[str, bytes], directory: str | Path) -> list[Path]:
+def finish_export(directory: str | Path) -> None:
+    """Declare that `directory` is complete."""
+    (Path(directory) / UNFINISHED).unlink()
+
+
+def _write_folder(
+    contents: Mapping[str, bytes], directory: str | Path, *, is_all: bool
+) -> list[Path]:
     target = Path(directory)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    mark = target / UNFINISHED
+    if mark.is_file():
+        for path in sorted(target.rglob("*"), reverse=True):
+            if path != mark and (path.is_symlink() or not path.is_dir()):
+                path.unlink()
+    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target}: exists already; name a new or empty directory")
+    target.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     for name, content in contents.items():
         filesystem.write_bytes(str(target / name), content)
+    if is_all:
+        finish_export(target)
     return [target / name for name in contents]
 
 

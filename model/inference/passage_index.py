@@ -12,7 +12,6 @@ nodes it visits.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -79,15 +78,13 @@ def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
         )
 
     count = 0
-    with filesystem.temporary_beside(str(path)) as temporary:
-        with open(temporary, "wb") as file:
-            write_header(file, rows=0)
-            for vector in vectors:
-                file.write(vector.astype("<f4", copy=False).tobytes())
-                count += 1
-            file.seek(0)
-            write_header(file, rows=count)
-        os.replace(temporary, path)
+    with filesystem.partial_file(str(path)) as temporary, open(temporary, "wb") as file:
+        write_header(file, rows=0)
+        for vector in vectors:
+            file.write(vector.astype("<f4", copy=False).tobytes())
+            count += 1
+        file.seek(0)
+        write_header(file, rows=count)
     return count
 
 

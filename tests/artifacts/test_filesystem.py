@@ -1,5 +1,6 @@
 """Files appear completely or not at all."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import DiskFull, UsageError
+from cloze.artifacts.filesystem import partial_file
 
 
 @pytest.mark.parametrize("root", ["local", "memory://filesystem-test"])
@@ -73,3 +75,31 @@ def test_what_may_not_be_read_is_named(
     read = filesystem.find_files if what == "folder" else filesystem.open_to_read
     with pytest.raises(UsageError, match=r"private: not readable \(Permission denied\)"):
         read(str(path))
+
+
+def test_an_output_that_was_left_partial_is_made_again_and_nothing_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    (tmp_path / ".vectors.npy.partial").write_text("of a killed command, longer than the new one")
+    with partial_file(str(path)) as temporary, open(temporary, "w") as file:
+        file.write("new")
+        with (
+            pytest.raises(UsageError, match="another command is writing it"),
+            partial_file(str(path)),
+        ):
+            raise AssertionError("both write")
+    assert path.read_text() == "new"
+    for failure in (KeyboardInterrupt, OSError(errno.ENOSPC, "full")):
+        expected = DiskFull if isinstance(failure, OSError) else KeyboardInterrupt
+        with pytest.raises(expected), partial_file(str(path)) as temporary:
+            Path(temporary).write_text("more")
+            raise failure
+    assert [file.name for file in tmp_path.iterdir()] == ["vectors.npy"]
+    assert path.read_text() == "new"
+
+
+def test_no_output_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".out.npy.partial").symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="symbolic"), partial_file(str(tmp_path / "out.npy")):
+        raise AssertionError("opened")
+    assert (tmp_path / "precious").read_text() == "precious"

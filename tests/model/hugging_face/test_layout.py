@@ -17,6 +17,7 @@ from transformers import (
     BertModel,
 )
 
+from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Store, commit, put_local_file
@@ -234,6 +235,32 @@ def test_a_wrong_shard_index_is_named(index: dict[str, object], said: str, expor
 def test_a_folder_in_use_is_not_written_over(exported: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):
         export_encoder(encoder_files(), exported)
+
+
+def test_an_export_that_was_killed_anywhere_is_finished_by_the_same_command(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = encoder_files()
+    whole = {path.name: path.read_bytes() for path in exported.iterdir()}
+    written = filesystem.write_bytes
+    for last in range(len(whole)):
+        target, count = tmp_path / f"killed-{last}", 0
+
+        def kill(path: str, content: bytes, *, last: int = last) -> None:
+            nonlocal count
+            if count == last:
+                Path(path).parent.mkdir(exist_ok=True)
+                (Path(path).parent / ".tmp-0").write_bytes(content[:10])
+                raise KeyboardInterrupt
+            count += 1
+            written(path, content)
+
+        monkeypatch.setattr(filesystem, "write_bytes", kill)
+        with pytest.raises(KeyboardInterrupt):
+            export_encoder(files, target)
+        monkeypatch.setattr(filesystem, "write_bytes", written)
+        export_encoder(files, target)
+        assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
