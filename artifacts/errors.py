@@ -32,11 +32,19 @@ class DiskFull(ClozeError):
     """No space is left to write to."""
 
 
-def explained(error: OSError | MemoryError) -> str:
-    """The operating system's error on one line."""
+def explained(error: BaseException) -> str:
+    """The operating system's error, or a library's panic, on one line."""
+    if is_panic(error):
+        return f"a library in Rust failed ({error}); report it with the input"
     if isinstance(error, MemoryError):
         return "out of memory, or over the limit of ulimit -v; provide more, or raise the limit"
+    assert isinstance(error, OSError)
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
         return f"operating system error: {reason}"
     return f"{os.fsdecode(error.filename)}: {reason}; fix this, or use another path"
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust has panicked: its exception is none of `Exception`."""
+    return type(error).__name__ == "PanicException"

@@ -15,10 +15,13 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 import stat
+import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -64,6 +67,12 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 CHECKSUMS = ("md5Hash", "crc32c", "content_md5", "ETag", "etag")
 """Names under which object stores report the checksum of a file's content."""
+
+MOST_WAYS = 100
+"""Ways to one folder through links: with two links in each, a chain of 30 has a billion."""
+
+UNDECODABLE = re.compile("[\ud800-\udfff]")
+"""Matches a byte of a file name or argument that Python could not decode (PEP 383)."""
 
 _MAGIC = frozenset("*?[")
 VERSIONS = (
@@ -114,6 +123,11 @@ def exists(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def is_file(path: str) -> bool:
+    """Whether there is a file at `path`; locally a regular one, whose reading ends."""
+    return os.path.isfile(local_path(path)) if is_local(path) else exists(path)
 
 
 def size_of(path: str) -> int | None:
@@ -324,6 +338,12 @@ def find_files(path: str, exclude: Sequence[str] = ()) -> list[InputFile]:
         raise
     except ValueError as error:  # for example, a URL without a host
         raise UsageError(f"{path}: cannot be searched for files ({error!r})") from None
+    for file in found:
+        if UNDECODABLE.search(file.path):
+            raise UsageError(
+                f"{ascii(file.path)[1:-1]}: its name is not valid {sys.getfilesystemencoding()}, "
+                "the encoding of file names here; rename it"
+            )
     if not found:
         raise UsageError(
             f"{path}: no files here; expected a file, a folder with files, or a pattern like *.txt"
@@ -438,6 +458,7 @@ def _walk(directory: str, exclude: Sequence[str] = ()) -> list[InputFile]:
     """All visible files below a local folder; `os.scandir` is fast enough for 100,000 files."""
     found: list[InputFile] = []
     waiting = [(directory, frozenset({_identity(os.stat(directory))}))]
+    ways: Counter[tuple[int, int]] = Counter()
     while waiting:
         folder, above = waiting.pop()
         with os.scandir(folder) as entries:
@@ -449,6 +470,12 @@ def _walk(directory: str, exclude: Sequence[str] = ()) -> list[InputFile]:
             if stat.S_ISREG(status.st_mode):
                 found.append(_local_file(entry.path, status))
             elif stat.S_ISDIR(status.st_mode) and _identity(status) not in above:
+                ways[_identity(status)] += 1
+                if ways[_identity(status)] > MOST_WAYS:
+                    raise UsageError(
+                        f"{entry.path}: the same folder is reached by more than {MOST_WAYS} links "
+                        "below this one; remove the links, or name the folders one by one"
+                    )
                 waiting.append((entry.path, above | {_identity(status)}))
             elif stat.S_ISDIR(status.st_mode):
                 raise UsageError(

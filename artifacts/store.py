@@ -101,6 +101,8 @@ def open_artifact(directory: str) -> Artifact:
     """Open the artifact in `directory`: read its manifest and check the size of every file."""
     source = filesystem.join(directory, MANIFEST_NAME)
     try:
+        if not filesystem.is_file(source):  # reading a pipe might never end
+            raise FileNotFoundError(source)
         text = filesystem.read_bytes(source)
     except FileNotFoundError:
         raise IntegrityError(
@@ -145,7 +147,7 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
     path = filesystem.join(directory, entry.stored_name)
     if filesystem.is_local(directory):
         path = filesystem.local_path(path)
-        if not os.path.exists(path):
+        if not os.path.isfile(path):
             raise IntegrityError(f"{path}: missing, but the manifest lists it; run its stage again")
     else:
         remote, path = path, os.path.join(scratch, entry.stored_name)

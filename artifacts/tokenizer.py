@@ -16,6 +16,7 @@ import json
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,7 @@ from pydantic import JsonValue
 from tokenizers import AddedToken, Tokenizer
 
 from cloze.artifacts.digests import digest_of
-from cloze.artifacts.errors import UsageError
+from cloze.artifacts.errors import UsageError, is_panic
 
 PAD = "[PAD]"
 UNK = "[UNK]"
@@ -168,7 +169,7 @@ class SubwordTokenizer(ABC):
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without [CLS] and [SEP]."""
-        return list(self.backend.encode(text, add_special_tokens=False).ids)
+        return list(self.backend.encode(well_formed(text), add_special_tokens=False).ids)
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
         """Ids of the parts of `text` before, between and after its [MASK]s."""
@@ -498,6 +499,8 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
     try:
         content = Path(path).read_text("utf-8")
         table = json.loads(content)
+        if wrong := next(_growth(table.get("normalizer")), ""):
+            raise UsageError(f"{path}: {wrong}")
         if _is_byte_level(table):
             return _byte_level(content, table, path=path)
         if table["model"].get("type") in FOREIGN_MODELS:
@@ -547,6 +550,9 @@ SPECIAL_NAMES = {
 }
 """Names of the special tokens in the files of multilingual encoders."""
 
+MOST_GROWTH = 64
+"""By how much a foreign normalizer's replacements may lengthen a text; usual ones do not."""
+
 WORD_BEGINS = "\u2581"
 """Stands for the space before a word in SentencePiece's vocabularies."""
 
@@ -570,10 +576,9 @@ def _foreign(
             f"{path}: model.dropout is {table['model']['dropout']!r}, expected none; its ids "
             "cannot be reproduced"
         )
-    try:
+    with _refusing(path):
         backend = own_pipeline(content, special=())
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise UsageError(f"{path}: not a tokenizer.json: {error}") from None
+        backend.encode("a")
     ids = backend.get_vocab(with_added_tokens=True)
     named = {
         ours: next((name for name in names if name in ids), "")
@@ -603,6 +608,42 @@ def _foreign(
         content=content,
         special=tuple(named.values()),
     )
+
+
+@contextmanager
+def _refusing(path: str | Path) -> Iterator[None]:
+    """Turn every error of `tokenizers`, panics too, into a `UsageError` about the file."""
+    try:
+        yield
+    except BaseException as error:  # tokenizers raises nothing narrower
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise UsageError(f"{path}: not a tokenizer.json: {error}") from None
+
+
+def _growth(normalizer: JsonValue) -> Iterator[str]:
+    """How much a normalizer's replacements may lengthen a text, if that is too much.
+
+    Thirty of them that each double a letter would never end.
+    """
+    factor, waiting = 1.0, [normalizer]
+    while waiting:
+        step = waiting.pop()
+        if isinstance(step, list):
+            waiting += step
+        elif isinstance(step, dict):
+            waiting += [step.get("normalizers")]
+            if step.get("type") == "Replace":
+                pattern, content = step.get("pattern"), str(step.get("content"))
+                plain = pattern.get("String") if isinstance(pattern, dict) else None
+                factor *= max(
+                    1.0, len(content) / max(len(str(plain)), 1) if plain else len(content)
+                )
+    if factor > MOST_GROWTH:
+        yield (
+            f"its normalizer may make a text {factor:,.0f} times as long, expected at most "
+            f"{MOST_GROWTH}; texts would fill the memory"
+        )
 
 
 def _not_berts(table: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
@@ -641,10 +682,9 @@ def _byte_level(
                 f"{path}: model.{option} is {table['model'][option]!r}, expected none; its ids "
                 "cannot be reproduced"
             )
-    try:
+    with _refusing(path):
         backend = Tokenizer.from_str(content)
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise UsageError(f"{path}: not a tokenizer.json: {error}") from None
+        backend.encode("a")
     ids = backend.get_vocab(with_added_tokens=True)
     added = {word.content: word for word in backend.get_added_tokens_decoder().values()}
     special = {content for content, word in added.items() if word.special}

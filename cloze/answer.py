@@ -48,3 +48,8 @@ def print_lines(lines: Iterable[str]) -> None:
             print(shown(line), flush=True)
     except BrokenPipeError:  # `cloze … | head`
         discard(sys.stdout)
+    except OSError as error:
+        if error.filename is None:  # for example `cloze … > /dev/full`
+            discard(sys.stdout)
+            error.filename = "standard output"
+        raise

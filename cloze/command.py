@@ -9,16 +9,17 @@ A subcommand's module is imported only when it runs. A user's mistake never prod
 
 import json
 import os
-import re
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
 from cloze.answer import Answer, print_lines
-from cloze.artifacts.errors import ClozeError, explained
+from cloze.artifacts.errors import ClozeError, explained, is_panic
+from cloze.artifacts.filesystem import UNDECODABLE
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.program import Terminated
 
@@ -187,9 +188,6 @@ COMMANDS = {
 """The subcommands, in the order of the help: `module:function`, imported on use; what it does; an
 example."""
 
-UNDECODABLE = re.compile("[\ud800-\udfff]")
-"""Matches a byte of a file name or argument that Python could not decode (PEP 383)."""
-
 
 def main() -> NoReturn:
     """Entry point."""
@@ -231,26 +229,29 @@ def exit_code(arguments: list[str]) -> int:
         answer = application()(
             arguments, result_action="return_value", print_error=False, exit_on_error=False
         )
+        if not isinstance(answer, Answer):
+            return 0
+        print_lines([str(answer)])
     except CycloptsError as error:
         message, code = " ".join(str(error).split()), 2
     except ClozeError as error:
         message, code = str(error), error.exit_code
     except ImportError as error:
         message, code = missing_package(error), 1
-    except (OSError, MemoryError) as error:
-        message, code = explained(error), 1
     except Terminated:
         message, code = "terminated; run the same command to resume", 143
     except KeyboardInterrupt:
         message, code = "interrupted; run the same command to resume", 130
+    except BaseException as error:
+        if not isinstance(error, OSError | MemoryError) and not is_panic(error):
+            raise
+        message, code = explained(error), 1
     else:
-        if not isinstance(answer, Answer):
-            return 0
-        print_lines([str(answer)])
         return answer.exit_code
     say(f"error: {message}" if code in (1, 2) else message)
     if "--json" in arguments:
-        print(json.dumps({"error": message, "exit_code": code}))
+        with suppress(OSError):
+            print_lines([json.dumps({"error": message, "exit_code": code})])
     return code
 
 

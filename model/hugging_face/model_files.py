@@ -265,7 +265,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
         parameters=from_hugging_face(tensors, present, config.family),
         missing=missing,
         ignored=tuple(sorted(set(tensors) - {*wanted, *layout.tied, *layout.extras})),
-        card=source.read_text(CARD) if CARD in source.names else None,
+        card=source.read_text(CARD, errors="replace") if CARD in source.names else None,
         manifest=source.manifest,
         objective="next_token" if is_next_token else "masked_lm",
         modules=read_sentence_modules(source, tokenizer, positions=config.max_position_embeddings),

@@ -55,6 +55,9 @@ NOT_IN_MODERN_WEIGHTS = {"max_position_embeddings", "global_rope_theta"}
 sequences.
 """
 
+POSITION_IDS = ("position_ids", "token_type_ids")
+"""Ends of the names of integer tensors that some checkpoints contain beside their weights."""
+
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
 
@@ -69,9 +72,12 @@ class Source:
 
     manifest: Manifest | None = None
 
-    def read_text(self, name: str) -> str:
-        """The text of a small file."""
-        return Path(self.path(name)).read_text("utf-8")
+    def read_text(self, name: str, *, errors: str = "strict") -> str:
+        """The text of a small file; `errors` as for `str.decode`."""
+        path = Path(self.path(name))
+        if path.exists() and not path.is_file():  # reading a pipe or a device might never end
+            raise UsageError(f"{self.directory}/{name}: not a regular file; copy the model again")
+        return path.read_text("utf-8", errors)
 
     def read_table(self, name: str) -> dict[str, JsonValue]:
         """A file that holds one JSON object."""
@@ -92,7 +98,7 @@ class Source:
 def open_source(location: str | Path) -> Source:
     """The model at `location`: an artifact anywhere, or a folder on this machine."""
     directory = str(location).rstrip("/")
-    if filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
+    if filesystem.is_file(filesystem.join(directory, MANIFEST_NAME)):
         return artifact_source(open_artifact(directory))
     folder = Path(filesystem.local_path(directory)) if filesystem.is_local(directory) else None
     if folder is None or not folder.is_dir():
@@ -233,6 +239,11 @@ def read_weights(source: Source, layout: Layout) -> dict[str, Tensor]:
         present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)
         if present.startswith(layout.bare):
             present = layout.prefix + present
+        if not tensor.is_floating_point() and not name.endswith(POSITION_IDS):
+            raise IntegrityError(
+                f"{source.directory}: {name} is {tensor.dtype}, expected floating-point numbers; "
+                "quantised weights are not read: use the original ones"
+            )
         found[present] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
         if not torch.isfinite(found[present]).all():
             raise IntegrityError(

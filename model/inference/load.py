@@ -10,7 +10,7 @@ Out: `Model`, which fills masks and embeds texts.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cloze.artifacts.errors import UsageError
+from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from cloze.model.config import EncoderConfig
@@ -182,7 +182,8 @@ class Model:
             vectors = [encoder.pooled(states[layer], batch, pooling=how) for layer in chosen]
             return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
 
-        vectors = self._computed(texts, compute, modules, prompt=prompt, truncate=truncate)
+        computed = self._computed(texts, compute, modules, prompt=prompt, truncate=truncate)
+        vectors = map(_finite, computed, count(1))
         if not normalize:
             return vectors
         # A zero vector stays zero.
@@ -261,6 +262,15 @@ class Model:
                 Example(ids, masked_lm_positions=places, masked_lm_ids=[0] * len(places))
             )
         return examples
+
+
+def _finite(vector: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:
+    if not np.isfinite(vector).all():
+        raise ClozeError(
+            f"text {number}: its vector has NaN or infinite values, since the model's weights are "
+            "too large for this precision; try precision='fp32', or use another checkpoint"
+        )
+    return vector
 
 
 def load_model(

@@ -8,7 +8,7 @@ import pytest
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import DiskFull, UsageError
-from cloze.artifacts.filesystem import partial_file
+from cloze.artifacts.filesystem import find_files, partial_file
 
 
 @pytest.mark.parametrize("root", ["local", "memory://filesystem-test"])
@@ -103,3 +103,20 @@ def test_no_output_is_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic"), partial_file(str(tmp_path / "out.npy")):
         raise AssertionError("opened")
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_folder_that_links_lead_to_in_a_billion_ways_is_refused(tmp_path: Path) -> None:
+    for depth in range(30):
+        (tmp_path / str(depth)).mkdir()
+        for name in ("a", "b"):
+            (tmp_path / str(depth) / name).symlink_to(tmp_path / str(depth + 1))
+    (tmp_path / "30").mkdir()
+    (tmp_path / "30" / "text").write_text("text")
+    with pytest.raises(UsageError, match="reached by more than 100 links"):
+        find_files(str(tmp_path / "0"))
+
+
+def test_a_file_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).write_text("text")
+    with pytest.raises(UsageError, match=r"caf\\udce9.txt: its name is not valid utf-8"):
+        find_files(str(tmp_path))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cloze.command import COMMANDS, EXTRA_WITH, exit_code
+from cloze.inspection import runs
 from tests.conftest import PROJECT
 
 Cloze = Callable[..., Any]
@@ -256,3 +257,36 @@ def test_doctor_names_the_lock_of_a_killed_build(
     done = cloze("doctor")
     assert f"build lock      unless a build is running now, rm {lock}" in done.stdout
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("words", [("runs",), ("runs", "--json"), ("show", "nothing", "--json")])
+def test_a_full_disk_behind_standard_output_is_one_line(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "cloze", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+
+
+def test_a_panic_of_a_library_in_rust_is_one_line(
+    cloze: Cloze, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panic = type("PanicException", (BaseException,), {})
+
+    def fail(*_: object, **__: object) -> None:
+        raise panic("index out of bounds")
+
+    monkeypatch.setattr(runs, "list_runs", fail)
+    done = cloze("runs")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: a library in Rust failed (index out of bounds)")

@@ -1,0 +1,101 @@
+"""Models that are damaged, foreign or hostile: one line that names the file, and no hang."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.cloze.tiny_model import write_model
+
+Cloze = Callable[..., Any]
+Weights = dict[str, np.ndarray[Any, Any]]
+
+
+@pytest.fixture
+def model(folder: Path) -> Path:
+    write_model(folder / "encoder")
+    return folder / "encoder"
+
+
+def change(model: Path, changed: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> None:
+    file = model / "model.safetensors"
+    weights: Weights = load_file(file)
+    save_file({name: changed(values) for name, values in weights.items()}, file)
+
+
+def test_a_model_card_in_latin_1_is_no_obstacle(cloze: Cloze, model: Path) -> None:
+    (model / "README.md").write_bytes(b"---\nlicense: caf\xe9\n---\n")
+    done = cloze("export", "encoder", "out")
+    assert done.returncode == 0, done.stderr
+    assert "license: caf\ufffd\n" in (model.parent / "out" / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("command", [("embed", "encoder", "a b"), ("export", "encoder", "out")])
+def test_weights_that_are_integers_are_refused(
+    cloze: Cloze, model: Path, command: tuple[str, ...]
+) -> None:
+    change(model, lambda values: values.astype(np.int64))
+    done = cloze(*command)
+    assert done.returncode == 1
+    assert "is torch.int64, expected floating-point numbers" in done.stderr
+
+
+def test_vectors_that_are_no_numbers_are_not_printed(cloze: Cloze, model: Path) -> None:
+    change(model, lambda values: np.full_like(values, 3e38))
+    done = cloze("embed", "encoder", "a b")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "text 1: its vector has NaN or infinite values" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "README.md"),
+        *("tokenizer_config.json", "modules.json", "manifest.json", "1_Pooling/config.json"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_device_in_a_model_is_not_waited_for(
+    cloze: Cloze, model: Path, name: str, kind: str
+) -> None:
+    if name.startswith("1_"):
+        listed = [("Transformer", ""), ("Pooling", "1_Pooling")]
+        table = [{"type": f"sentence_transformers.models.{kind}", "path": p} for kind, p in listed]
+        (model / "modules.json").write_text(json.dumps(table))
+        (model / "1_Pooling").mkdir()
+    (model / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(model / name)
+    else:
+        (model / name).symlink_to("/dev/zero")
+    assert cloze("embed", "encoder", "a b").returncode in (0, 1, 2)
+
+
+def test_a_tokenizer_whose_replacements_double_is_refused(cloze: Cloze, model: Path) -> None:
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    (model / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "normalizer": {"type": "Sequence", "normalizers": [double] * 40},
+                "pre_tokenizer": None,
+                "model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0},
+            }
+        )
+    )
+    done = cloze("embed", "encoder", "a b")
+    assert done.returncode == 2
+    assert "may make a text 1,099,511,627,776 times as long" in done.stderr
+
+
+def test_a_text_with_half_a_character_is_read(cloze: Cloze, model: Path) -> None:
+    row = '{"text": "The list \\ud800 of names, all of them."}\n'
+    (model.parent / "texts" / "one.jsonl").write_text(row * 20)
+    done = cloze("init", "texts/one.jsonl", "--from", "encoder")
+    assert done.returncode == 0, done.stderr
