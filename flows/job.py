@@ -24,7 +24,7 @@ from cloze.artifacts.runtime.processes import descendants
 from cloze.flows.config import MachineConfig
 from cloze.flows.events import OutputLog, emit
 from cloze.flows.launchers.kubernetes import KubernetesLauncher
-from cloze.flows.launchers.launcher import Launcher
+from cloze.flows.launchers.launcher import CANCELLED, Launcher
 from cloze.flows.launchers.local import LocalLauncher
 from cloze.flows.launchers.slurm import SlurmLauncher
 
@@ -219,6 +219,12 @@ class Follower:
 
     def failure(self, code: int) -> StageFailed:
         """The error for a job that exited with `code`."""
+        if code == CANCELLED:
+            return StageFailed(
+                f"{self.name}: cancelled; the same command resumes it (log: {self.log})",
+                exit_code=1,
+                retryable=False,
+            )
         killed = code < 0 or code in SIGNALLED
         ended = (
             f"killed by signal {-code if code < 0 else code - 128}" if killed else f"exit {code}"

@@ -22,6 +22,9 @@ from cloze.artifacts.digests import digest_of, digest_of_file
 LOST = -9
 """Exit code of a job that disappeared without leaving one."""
 
+CANCELLED = 130
+"""Exit code of a job that somebody has cancelled, as if by Ctrl-C: it is not tried again."""
+
 
 class Job(Config):
     """The content of `job.json`: where a job runs."""

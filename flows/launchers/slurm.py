@@ -4,8 +4,8 @@ In:  an argv and a job directory.
 Out: a batch job under a supervisor; its exit code in DIRECTORY/exit.
 
 If the job is pre-empted, runs out of time or loses its node, it is requeued, and its program
-resumes its work. If the flow that submitted it dies, the next one finds the job through
-DIRECTORY/job.json and waits for it.
+resumes its work; if somebody cancels it (`scancel`), it ends with `CANCELLED`. If the flow that
+submitted it dies, the next one finds the job through DIRECTORY/job.json and waits for it.
 """
 
 import shlex
@@ -19,6 +19,7 @@ from pydantic import Field
 from cloze.artifacts.config import Config
 from cloze.artifacts.errors import ClozeError
 from cloze.flows.launchers.launcher import (
+    CANCELLED,
     LOST,
     Job,
     child_environment,
@@ -108,6 +109,7 @@ class SlurmLauncher:
         answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
         slurm_id = answer.strip().partition(";")[0]
         SlurmJob(slurm_id=slurm_id, identity=identity(argv)).write(job)
+        self._state, self._gone_since = "", 0.0
 
     def poll(self, job: Path) -> int | None:
         """The exit code; None while the job is queued or running."""
@@ -118,7 +120,11 @@ class SlurmLauncher:
             return LOST
         if time.monotonic() - self._queried_at >= QUERY_SECONDS:
             self._state, self._queried_at = self._query(found), time.monotonic()
+            if self._state == "":
+                self._state = _squeue(found, "--states=CANCELLED") or ""
             self._gone_since = self._gone_since or self._queried_at if self._state == "" else 0.0
+        if self._state == "CANCELLED":
+            return CANCELLED
         gone = self._gone_since and time.monotonic() - self._gone_since > VANISHED_SECONDS
         return LOST if gone else None
 
@@ -151,11 +157,21 @@ class SlurmLauncher:
 
     def _query(self, job: SlurmJob) -> str:
         """The job's state as reported by the scheduler; empty if it has ended."""
-        query = ("squeue", "--noheader", f"--jobs={job.slurm_id}", "--format=%T")
-        done = subprocess.run(query, capture_output=True, text=True, check=False)
-        if done.returncode and "Invalid job id" not in done.stderr:
-            return self._state or "UNKNOWN"  # the scheduler is temporarily unavailable
-        return done.stdout.strip()
+        state = _squeue(job)
+        return (self._state or "UNKNOWN") if state is None else state
+
+
+def _squeue(job: SlurmJob, *options: str) -> str | None:
+    """The state of a job that is in the queue, or in one of `--states=…`; otherwise empty.
+
+    States of ended jobs are remembered for minutes (MinJobAge). None: the scheduler is temporarily
+    unavailable.
+    """
+    query = ("squeue", "--noheader", f"--jobs={job.slurm_id}", "--format=%T", *options)
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    if done.returncode and "Invalid job id" not in done.stderr:
+        return None
+    return done.stdout.strip()
 
 
 def _run(*argv: str) -> str:

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any
 
 import pytest
 
+from cloze.flows.launchers.launcher import CANCELLED
 from cloze.flows.launchers.slurm import SlurmConfig, SlurmJob, SlurmLauncher
-from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze
+from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze, command
 from tests.waiting import PATIENCE, wait_for
 
 CONFIGURATION = """
@@ -37,10 +39,14 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 MpiDefault=none
 ReturnToService=2
-KillWait=5
+KillWait=30
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=ended Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
@@ -120,6 +126,51 @@ def test_a_job_that_is_preempted_goes_back_into_the_queue_and_goes_on(tmp_path: 
     assert text(job / "log") == "attempt 0\nattempt 1\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["main", "ended"])
+@pytest.mark.usefixtures("cluster")
+def test_a_job_that_gives_way_to_an_urgent_one_is_requeued_whoever_does_it(
+    tmp_path: Path, partition: str
+) -> None:
+    slurm, job = launcher(options=(f"--partition={partition}",)), tmp_path / "pretrain"
+    slurm.start(python(COUNTS.format(file=str(tmp_path / "count"))), job=job)
+    wait_for(lambda: "attempt 0" in text(job / "log"))
+    urgent = ("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+    subprocess.run(urgent, check=True, stdout=subprocess.DEVNULL)
+    wait_for(lambda: slurm.poll(job) is not None)
+    assert (slurm.poll(job), text(job / "log")) == (0, "attempt 0\nattempt 1\n")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_job_that_nears_its_time_limit_is_requeued(tmp_path: Path) -> None:
+    slurm, job = launcher(options=("--time=1", "--signal=B:TERM@50")), tmp_path / "pretrain"
+    slurm.start(python(COUNTS.format(file=str(tmp_path / "count"))), job=job)
+    wait_for(lambda: slurm.poll(job) is not None)
+    assert (slurm.poll(job), text(job / "log")) == (0, "attempt 0\nattempt 1\n")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_scancel_ends_a_job_that_runs_and_one_that_waits(tmp_path: Path) -> None:
+    runs, waits = launcher(options=("--exclusive",)), launcher()
+    jobs = [tmp_path / "pretrain", tmp_path / "finetune"]
+    runs.start(python(COUNTS.format(file=str(tmp_path / "count"))), job=jobs[0])
+    wait_for(lambda: "attempt 0" in text(jobs[0] / "log"))
+    waits.start(python("print('never')"), job=jobs[1])
+    for job in reversed(jobs):
+        scancel(job)
+    for slurm, job in zip((runs, waits), jobs, strict=True):
+        assert wait_for(partial(slurm.poll, job), seconds=30) == slurm.poll(job) == CANCELLED
+    assert (text(tmp_path / "count"), text(jobs[1] / "log")) == ("1", "")
+    assert output("squeue", "--noheader") == ""
+
+
+def scancel(job: Path) -> None:
+    found = SlurmJob.read(job)
+    assert found
+    subprocess.run(["scancel", found.slurm_id], check=True)
+
+
 @pytest.mark.usefixtures("cluster")
 def test_a_cancelled_job_leaves_nothing_and_does_not_come_back(tmp_path: Path) -> None:
     slurm, job = launcher(), tmp_path / "pretrain"
@@ -152,8 +203,11 @@ checkpoint_every = 5
 launcher = "slurm"
 stages = ["pretrain"]
 """
-PRETRAIN = ("pretrain", *SMOKE, "--set", "pretrain.steps=300")
-"""Long enough to be killed midway."""
+PRETRAIN = (
+    *("pretrain", *SMOKE, "--set", "pretrain.steps=300"),
+    *("--set", "pretrain.precision=fp32", "--set", "finetune.precision=fp32"),
+)
+"""Long enough to be killed midway; in a precision of every processor."""
 
 
 @pytest.mark.slow
@@ -185,6 +239,58 @@ def test_a_real_stage_that_is_requeued_in_the_middle_ends_with_the_digest_it_has
     assert "resuming from step" in text(job / "log")
     digests = [json.loads(told)["pretrain"]["digest"] for told in (done.stdout, answered)]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_scancel_ends_the_command_that_waits_and_the_same_command_resumes(
+    golden: GoldenRun, tmp_path: Path
+) -> None:
+    workspace = copied(golden, tmp_path / "there")
+    (tmp_path / "slurm.toml").write_text(MACHINE)
+    argv = (*PRETRAIN, "--workspace", str(workspace), "--on", str(tmp_path / "slurm.toml"))
+    program, environment = command(*argv)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        program, stdout=pipe, stderr=pipe, cwd=PROJECT, env=environment, text=True
+    ) as running:
+        wait_for(lambda: has_unfinished_checkpoint(workspace))
+        scancel(workspace / "smoke" / "jobs" / "pretrain")
+        wait_for(lambda: output("squeue", "--noheader") == "", seconds=30)
+        _, said = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 1
+    assert "pretrain: cancelled; the same command resumes it" in said
+    assert has_unfinished_checkpoint(workspace)
+    done = cloze(*argv)
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step" in text(workspace / "smoke" / "jobs" / "pretrain" / "log")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["pretrain.sbatch", "pretrain-multinode.sbatch"])
+@pytest.mark.usefixtures("cluster")
+def test_scancel_ends_a_job_submitted_by_hand_and_the_same_command_resumes(
+    golden: GoldenRun, tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = copied(golden, tmp_path / "there")
+    (tmp_path / "machine.toml").write_text("[training]\ncheckpoint_every = 5\n")
+    on = ("--workspace", str(workspace), "--on", str(tmp_path / "machine.toml"))
+    planned = cloze("plan", *PRETRAIN[1:], *on, "--tables")
+    assert planned.returncode == 0, planned.stderr
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    table = str(workspace / "smoke" / "stages" / "pretrain.json")
+    log = tmp_path / "log"
+    by_hand = ("sbatch", "--parsable", "--nodes=1", f"--output={log}", f"--chdir={tmp_path}")
+    submit = (*by_hand, str(PROJECT / "infra" / "slurm" / script), table)
+    first = output(*submit).strip()
+    wait_for(lambda: has_unfinished_checkpoint(workspace))
+    subprocess.run(["scancel", first], check=True)
+    wait_for(lambda: output("squeue", "--noheader") == "", seconds=30)
+    assert has_unfinished_checkpoint(workspace)
+    output(*submit)
+    wait_for(lambda: not has_unfinished_checkpoint(workspace))
+    assert "resuming from step" in text(log)
+    wait_for(lambda: output("squeue", "--noheader") == "")
 
 
 def has_unfinished_checkpoint(workspace: Path) -> bool:
