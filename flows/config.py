@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from cloze.artifacts.config import Config, StageConfig, flat
+from cloze.artifacts.errors import UsageError
 from cloze.flows.launchers.kubernetes import KubernetesConfig
 from cloze.flows.launchers.slurm import SlurmConfig
 from cloze.model.config import (
@@ -22,6 +23,7 @@ from cloze.model.config import (
     TaskConfig,
     TrainingMachine,
 )
+from cloze.model.hardware import cpu_precision, has_gpu
 from cloze.pipeline.config.settings import (
     PACKAGE_READERS,
     CleaningConfig,
@@ -277,6 +279,11 @@ class RunConfig(RecordedConfig):
                 raise ValueError(f'objective = "{recipe.objective}" is for family = "bert"')
         return self
 
+    def precision(self, stage: str) -> str:
+        """The precision in which `stage` computes; empty for one without an encoder."""
+        recipes = {"pretrain": self.pretrain.precision, "finetune": self.finetune.precision}
+        return {**recipes, "evaluate": "fp32"}.get(stage, "")
+
     @model_validator(mode="after")
     def _fp8_fits(self) -> "RunConfig":
         if self.pretrain.precision != "fp8":
@@ -309,7 +316,8 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 6
+    format_version: ClassVar[int] = 7
+    """7: the settings name the precision that `auto` stood for."""
 
     name: str
     """The run's name."""
@@ -368,7 +376,7 @@ class RatesConfig(Config):
 
 
 class MachineConfig(RecordedConfig):
-    """Where a run executes; nothing here changes a result."""
+    """Where a run executes; nothing here changes a result beyond rounding."""
 
     workspace: str = "runs"
     """Folder or fsspec URL for artifacts and runs."""
@@ -390,6 +398,42 @@ class MachineConfig(RecordedConfig):
 
     rates: RatesConfig = RatesConfig()
     """Speeds and prices for the estimates of `cloze plan`."""
+
+    def is_elsewhere(self, stage: str) -> bool:
+        """Whether `stage` is a job of a cluster."""
+        return self.jobs.launcher != "local" and stage in self.jobs.stages
+
+    def device(self, stage: str) -> Literal["cpu", "cuda"]:
+        """What trains `stage`: `training.device`, or else the GPUs of a cluster or this machine."""
+        if self.training.device != "auto":
+            return self.training.device
+        return "cuda" if self.is_elsewhere(stage) or has_gpu() else "cpu"
+
+    def decided(self, run: RunConfig) -> RunConfig:
+        """`run` with the precision of what trains its stages, instead of `auto`."""
+        trained = {"pretrain": run.corpus, "finetune": run.finetune.tasks}
+        changes = {
+            stage: getattr(run, stage).model_copy(update={"precision": self.precision(stage)})
+            for stage, wanted in trained.items()
+            if wanted and run.precision(stage) == "auto"
+        }
+        return run.model_copy(update=changes)
+
+    def precision(self, stage: str) -> Literal["bf16", "fp32"]:
+        """What `precision = "auto"` stands for where `stage` is trained.
+
+        Raises `UsageError` for the processors of a cluster, of which this machine knows nothing.
+        """
+        if self.device(stage) == "cuda":
+            return "bf16"
+        if self.is_elsewhere(stage):
+            raise UsageError(
+                f'{stage}.precision = "auto" with training.device = "cpu" on {self.jobs.launcher}: '
+                "it depends on the processors of the cluster's nodes, which this machine cannot "
+                f'see; set {stage}.precision to "bf16" if they have bf16 products (cloze doctor, '
+                'run there), else to "fp32"'
+            )
+        return cpu_precision()[0]
 
 
 THIS_MACHINE = MachineConfig()

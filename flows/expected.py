@@ -5,7 +5,7 @@ Out: `ExpectedTime` for each stage: seconds, and the basis of the estimate.
 
 If a run of this workspace has made the stage, its duration beyond the program's start-up is scaled
 by the amount of work, in bytes of text or FLOPs. Otherwise, or if those runs did little more than
-start up, the estimate uses rates: those of preparation (flows/forecast.py) and, without a GPU, this
+start up, the estimate uses rates: those of preparation (flows/forecast.py) and, on a CPU, this
 machine's speed of matrix products, measured now. With the constants below the demo's training,
 fine-tuning and evaluation take what is estimated within a factor of 1.5 on two otherwise idle cores
 with AMX, with AVX-512 BF16 and with AVX2.
@@ -42,7 +42,6 @@ from cloze.flows.forecast import (
 )
 from cloze.flows.workspace import Workspace, find_record, list_runs
 from cloze.model.config import SIZE_NAMES, EncoderConfig, TaskConfig
-from cloze.model.hardware import has_gpu
 
 START_SECONDS = {
     **{"dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7, "labels": 0.9},
@@ -156,12 +155,11 @@ def seconds_by_rates(stage: str, work: "Work", machine: MachineConfig) -> tuple[
     if stage == "evaluate":
         tokens = work.text_bytes * WORD_PIECES_PER_BYTE
         counting = min(tokens, work.run.evaluate.count_model_tokens) / COUNTING_RATE
-    if has_gpu():
+    if machine.device(stage) == "cuda":
         rate = machine.rates.gpu_tflops
         seconds = amount / (rate * 1e12) / machine.training.ranks
         return counting + seconds, f"{rate:g} TFLOP/s (rates.gpu_tflops)"
-    recipe = work.run.finetune if stage == "finetune" else work.run.pretrain
-    precision = "fp32" if stage == "evaluate" else recipe.precision
+    precision = work.run.precision(stage)
     rates = matrix_rates()
     rate = rates.get(precision, rates.get("fp32", ASSUMED_RATE))
     elements = ELEMENT_SECONDS * (4 if precision == "fp32" else 2) / work.encoder.hidden_size

@@ -61,6 +61,10 @@ class PlannedStage(Config):
     """Content digest of the artifact that would be reused."""
     directory: str = ""
     """Directory of that artifact."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """What would compute it."""
+    precision: str = ""
+    """The precision of a stage that trains or evaluates encoders."""
 
 
 Facts = Mapping[str, JsonValue]
@@ -78,10 +82,10 @@ class Plan:
         wanted: Sequence[str] = (),
         digests: Digests | None = None,
     ) -> None:
-        self.run = run
+        self.run = machine.decided(run)
         self.machine = machine
         self.space = workspace(machine.workspace)
-        stages = chain(run)
+        stages = chain(self.run)
         executed = up_to(stages, wanted) if wanted else stages
         self.stages = {stage.name: stage for stage in executed}
         self.others = [stage for stage in stages if stage.name not in self.stages]
@@ -178,6 +182,9 @@ class Plan:
 
     def _step(self, stage: Stage) -> PlannedStage:
         name, found = stage.name, self._found.get(stage.name)
+        where = {"device": self.machine.device(name), "precision": self.run.precision(name)}
+        if not where["precision"]:
+            where["device"] = "cpu"
         if found is None:
             # inputs that are yet to be made have no digest, so only the configuration is compared
             missing = [made for made in dict.fromkeys(stage.inputs.values()) if made in self.to_run]
@@ -185,14 +192,14 @@ class Plan:
             reasons = (f"new {', '.join(missing)}", *changes)
         elif made := found.artifact:
             reused = {"digest": made.digest, "directory": made.directory}
-            return PlannedStage(stage=name, action="reuse", **reused)
+            return PlannedStage(stage=name, action="reuse", **reused, **where)
         elif found.damage:
             reasons = (found.damage,)
         else:
             inputs = self.table(stage).inputs
             digests = {role: reference.digest for role, reference in inputs.items()}
             reasons = _changes(stage, digests, store=self.space.store) or (NEVER_MADE,)
-        return PlannedStage(stage=name, action="run", reasons=reasons)
+        return PlannedStage(stage=name, action="run", reasons=reasons, **where)
 
 
 def differences(old: Facts, new: Facts) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ In:  tables of a run's TOML file.
 Out: one frozen `StageConfig` per stage: pretrain, finetune, evaluate.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -19,15 +19,11 @@ from cloze.artifacts.errors import UsageError
 from cloze.model.glue import GLUE, task_fields
 from cloze.model.hardware import machine_precision
 
+Precision = Literal["auto", "bf16", "fp32"]
+"""`auto` is resolved for the device that trains when a run is planned (`MachineConfig.precision`),
+so keys and plans name the actual precision."""
 
-def _decided(precision: str) -> str:
-    return machine_precision()[0] if precision == "auto" else precision
-
-
-Precision = Annotated[Literal["auto", "bf16", "fp32"], AfterValidator(_decided)]
-"""`auto` is resolved when a configuration is read, so keys and plans name the actual precision."""
-
-PretrainPrecision = Annotated[Literal["auto", "bf16", "fp32", "fp8"], AfterValidator(_decided)]
+PretrainPrecision = Literal["auto", "bf16", "fp32", "fp8"]
 """As `Precision`, or `fp8`: bf16, except for the matrix products of the hidden layers."""
 
 FP8_MULTIPLE = 16
@@ -376,10 +372,11 @@ class PretrainConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and schedule."""
 
-    precision: PretrainPrecision = Field(default="auto", validate_default=True)
-    """`auto` picks bf16 if the machine has bf16 matrix products, which is 1.6 to 3 times as fast,
-    else fp32. bf16 keeps fp32 master weights. `fp8` is bf16 with FP8 products in the hidden layers;
-    it requires an NVIDIA GPU of compute capability 8.9 or higher."""
+    precision: PretrainPrecision = "auto"
+    """`auto` picks bf16 on GPUs and on processors with bf16 matrix products, where it is 1.6 to 3
+    times as fast, else fp32; the machine file says what trains (`training.device`). bf16 keeps
+    fp32 master weights. `fp8` is bf16 with FP8 products in the hidden layers; it requires an NVIDIA
+    GPU of compute capability 8.9 or higher."""
 
     masks: Literal["static", "dynamic"] = "static"
     """`static`: masks stored in the examples; `dynamic`: new masks every epoch (Liu et al. 2019,
@@ -716,7 +713,7 @@ class FinetuneConfig(Config):
     warmup_share: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the steps spent warming up (reference: 0.1)."""
 
-    precision: Precision = Field(default="auto", validate_default=True)
+    precision: Precision = "auto"
     """Precision, as in `[pretrain]`."""
 
     optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
@@ -815,6 +812,16 @@ class EvaluateConfig(Config):
         return sentences
 
 
+R = TypeVar("R", PretrainConfig, FinetuneConfig)
+
+
+def _decided(recipe: R) -> R:
+    """`recipe` with its precision: `auto` in a table written by hand is this machine's."""
+    if recipe.precision != "auto":
+        return recipe
+    return recipe.model_copy(update={"precision": machine_precision()[0]})
+
+
 class PretrainStage(StageConfig):
     """examples → encoder."""
 
@@ -827,7 +834,7 @@ class PretrainStage(StageConfig):
     """The run's seed."""
     encoder: EncoderConfig
     """Encoder shape."""
-    pretrain: PretrainConfig
+    pretrain: Annotated[PretrainConfig, AfterValidator(_decided)]
     """Pre-training recipe."""
 
 
@@ -839,7 +846,7 @@ class FinetuneStage(StageConfig):
     format_version: ClassVar[int] = 7
     """7: trials.json, trials/ and errors/, so called."""
 
-    finetune: FinetuneConfig
+    finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""
 
 
@@ -864,7 +871,8 @@ class TrainingMachine(Config):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Training device; `auto`: a GPU if there is one. A GPU that is present but unusable is an
-    error, unless this is `cpu`."""
+    error, unless this is `cpu`. Jobs on Slurm and Kubernetes are planned for GPUs, unless this is
+    `cpu`."""
 
     ranks: int = Field(default=1, ge=1)
     """Processes on this machine; one per GPU."""

@@ -32,8 +32,11 @@ def has_gpu() -> bool:
 
 def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
     """The fastest precision for training on this machine, and the reason in a few words."""
-    if has_gpu():
-        return "bf16", "there is a GPU"
+    return ("bf16", "there is a GPU") if has_gpu() else cpu_precision()
+
+
+def cpu_precision() -> tuple[Literal["bf16", "fp32"], str]:
+    """As `machine_precision`, on its processor."""
     for name in LIMITS:
         limit = os.environ.get(name, "").upper()
         if limit not in ("", "ALL", "DEFAULT") and not any(name in limit for name in BF16_SETS):

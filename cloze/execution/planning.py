@@ -54,7 +54,8 @@ def plan(
     lines: list[str] = []
     for step in found.steps if found else ():
         why = step.digest[:12] if step.action == "reuse" else "; ".join(step.reasons)
-        lines.append(f"{step.stage:<11} {step.action:<6} {why}")
+        where = f" ({step.device}, {step.precision})" if step.precision else ""
+        lines.append(f"{step.stage:<11} {step.action:<6} {why}{where}")
     expected = found.expected() if found else []
     if expected:
         total = sum(each.seconds for each in expected)
@@ -127,7 +128,7 @@ def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig
     yield f"  memory per GPU, {ranks} GPU{'s' if ranks > 1 else ''}: {state}"
     yield f"    and at most {_bytes(found.activation_bytes)} of activations"
     yield f"  on disk: {_bytes(found.checkpoint_bytes)} a checkpoint"
-    if not has_gpu():
+    if machine.device("pretrain") == "cpu" and not has_gpu():
         yield "  on GPUs, of which this machine has none:"
     rate, price = machine.rates.gpu_tflops, machine.rates.gpu_hour
     assumed = f"cost ({rate:g} TFLOP/s per GPU at ${price:g} an hour)"

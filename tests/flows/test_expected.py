@@ -119,7 +119,7 @@ def test_what_is_beyond_the_start_grows_with_the_work(
 def test_a_run_that_hardly_did_more_than_start_says_nothing_of_more_work(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10})
     longer = {**small, "finetune": {**small["finetune"], "seeds": list(range(500))}}
     found = expected(longer, machine, "finetune")["finetune"]
@@ -137,7 +137,7 @@ def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
     monkeypatch.setattr(
         "cloze.flows.expected._source_bytes", lambda p: 1e6 * megabytes.get(p, others)
     )
-    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     monkeypatch.setattr("cloze.flows.expected.cores", lambda: 2)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: measured.rates)
     monkeypatch.setattr("cloze.flows.expected.parsed_distributions", lambda: 1000)
@@ -153,7 +153,7 @@ def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
 def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     monkeypatch.setattr("cloze.flows.expected.cores", lambda: 2)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10, "bf16": 1e11})
     small = {**small, **{part: {**small[part], "precision": "bf16"} for part in TRAINED}}
@@ -169,7 +169,7 @@ def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
 def test_without_torch_a_rate_is_assumed(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", dict)
     found = expected(small, machine, "pretrain")["pretrain"]
     assert found.basis == "no GPU; 200 GFLOP/s assumed, since torch could not be run"
@@ -210,7 +210,7 @@ def test_without_a_corpus_the_evaluation_judges_no_held_out_text() -> None:
 def test_a_gpu_is_reckoned_with_at_its_configured_rate(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: True)
+    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: True)
     found = expected(small, machine, "pretrain")["pretrain"]
     assert found.basis == "300 TFLOP/s (rates.gpu_tflops)"
 

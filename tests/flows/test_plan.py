@@ -16,6 +16,7 @@ from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.external_inputs import Digests
 from cloze.flows.plan import Plan, PlannedStage, differences
+from cloze.flows.stages import keyed_config
 from cloze.flows.workspace import read_record
 
 Planned = dict[str, PlannedStage]
@@ -217,3 +218,42 @@ def test_a_run_is_parsed_chained_and_digested_once(
     assert exit_code(["run", "try.toml", "--without-prefect"]) == 0
     files = {str(texts / "one.txt"): 1, str(texts / "two.txt"): 1}
     assert made == {"parsed": 2, "chained": 1, **files}  # a run and a machine
+
+
+@pytest.mark.parametrize("here", ["fp32", "bf16"])
+def test_auto_is_the_precision_of_what_trains_whatever_this_machine_has(
+    run: RunConfig, machine: MachineConfig, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows_config, "has_gpu", lambda: False)
+    monkeypatch.setattr(flows_config, "cpu_precision", lambda: (here, "a reason"))
+
+    def trained(**tables: Any) -> dict[str, tuple[str, str]]:
+        table = {**machine.model_dump(), **tables}
+        plan = Plan(run, MachineConfig.model_validate(table))
+        assert keyed_config(plan.stages["pretrain"])["pretrain"]["precision"] == (  # type: ignore[index,call-overload]
+            plan.run.pretrain.precision
+        )
+        return {step.stage: (step.device, step.precision) for step in plan.steps}
+
+    on_gpus = {"device": "cuda"}
+    for found in (trained(training=on_gpus), trained(jobs={"launcher": "slurm"})):
+        assert found["pretrain"] == found["finetune"] == ("cuda", "bf16")
+        assert (found["evaluate"], found["tokens"]) == (("cuda", "fp32"), ("cpu", ""))
+    kubernetes = {"launcher": "kubernetes", "stages": ["pretrain"]}
+    found = trained(jobs=kubernetes)
+    assert (found["pretrain"], found["finetune"]) == (("cuda", "bf16"), ("cpu", here))
+    assert trained()["pretrain"] == trained(training={"device": "cpu"})["pretrain"] == ("cpu", here)
+
+
+def test_auto_is_refused_for_a_clusters_processors_which_nobody_here_can_see(
+    run: RunConfig, machine: MachineConfig
+) -> None:
+    table = {**machine.model_dump(), "training": {"device": "cpu"}, "jobs": {"launcher": "slurm"}}
+    elsewhere = MachineConfig.model_validate(table)
+    with pytest.raises(UsageError, match=r'^pretrain\.precision = "auto" .* on slurm: .*"fp32"$'):
+        Plan(run, elsewhere)
+    chosen = {
+        stage: getattr(run, stage).model_copy(update={"precision": "fp32"})
+        for stage in ("pretrain", "finetune")
+    }
+    assert Plan(run.model_copy(update=chosen), elsewhere).run.pretrain.precision == "fp32"

@@ -1,4 +1,4 @@
-"""`precision = "auto"`: decided by CPU features when a configuration is read."""
+"""`precision = "auto"`: decided by the features of the CPU that trains."""
 
 import os
 import shutil
@@ -10,7 +10,13 @@ import pytest
 
 from cloze.artifacts.store import Artifact
 from cloze.model import hardware
-from cloze.model.config import FinetuneConfig, PretrainConfig
+from cloze.model.config import (
+    EncoderConfig,
+    FinetuneConfig,
+    FinetuneStage,
+    PretrainConfig,
+    PretrainStage,
+)
 from tests.model.training.training_fixtures import examples_artifact, stage_table
 
 
@@ -38,9 +44,11 @@ def test_auto_is_bf16_where_the_processor_has_its_products(
     monkeypatch.setattr(hardware, "_flags", lambda: set(flags.split()))
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     assert hardware.machine_precision()[0] == expected
-    assert PretrainConfig().precision == FinetuneConfig().precision == expected
-    assert PretrainConfig(precision="auto").precision == expected
-    assert PretrainConfig(precision="fp32").precision == "fp32"
+    assert FinetuneStage(finetune=FinetuneConfig()).finetune.precision == expected
+    recipe = PretrainConfig(precision="fp32")
+    for given, found in ((recipe, "fp32"), (PretrainConfig(), expected)):
+        stage = PretrainStage(seed=0, encoder=EncoderConfig(), pretrain=given)
+        assert stage.pretrain.precision == found
 
 
 @pytest.mark.parametrize(

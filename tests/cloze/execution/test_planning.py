@@ -10,7 +10,7 @@ import pytest
 def test_every_stage_to_run_has_an_expected_time_and_its_basis(
     cloze: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.expected.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     done = cloze("plan", "try.toml", "--json")
     assert done.returncode == 0, done.stderr
     expected = {one["stage"]: one for one in json.loads(done.stdout)["expected"]}
@@ -19,6 +19,20 @@ def test_every_stage_to_run_has_an_expected_time_and_its_basis(
     assert "measured on this machine" in expected["pretrain"]["basis"]
     lines = cloze("plan", "try.toml").stdout.splitlines()
     assert any(line.startswith("expected on this machine: ") for line in lines)
+
+
+def test_device_and_precision_of_every_stage_are_those_of_the_machine_file(
+    cloze: Callable[..., Any],
+) -> None:
+    on_gpus = ("plan", "try.toml", "--set", "training.device=cuda")
+    told = json.loads(cloze(*on_gpus, "--json").stdout)
+    where = {one["stage"]: (one["device"], one["precision"]) for one in told["stages"]}
+    assert where["pretrain"] == ("cuda", "bf16")
+    assert (where["evaluate"], where["tokens"]) == (("cuda", "fp32"), ("cpu", ""))
+    basis = {one["stage"]: one["basis"] for one in told["expected"]}["pretrain"]
+    assert basis == "300 TFLOP/s (rates.gpu_tflops)"
+    lines = cloze(*on_gpus).stdout.splitlines()
+    assert next(line for line in lines if line.startswith("pretrain ")).endswith("(cuda, bf16)")
 
 
 def test_a_reused_stage_takes_no_time(cloze: Callable[..., Any]) -> None:
