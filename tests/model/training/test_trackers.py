@@ -91,7 +91,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_its_extra(
 ) -> None:
     monkeypatch.setattr(telemetry, "find_spec", lambda module: None)
     machine = TrainingMachine.model_validate({name: "somewhere"})
-    with pytest.raises(UsageError, match=rf"pip install 'cloze\[{name}\]'"):
+    with pytest.raises(UsageError, match=rf"pip install 'cloze-encoder\[{name}\]'"):
         telemetry.check_installed(machine)
 
 
