@@ -72,6 +72,9 @@ ELEMENT_SECONDS = 2.3e-10
 """Seconds that one core needs for everything but products, per FLOP of an encoder one unit wide and
 per byte of a number: the work grows with the width, the FLOPs with its square."""
 
+SLOWEST_RATE = 2e10
+"""FLOP/s that any machine makes on which a run takes minutes rather than hours."""
+
 ASSUMED_RATE = 2e11
 """FLOP/s where none can be measured, for example because torch is not installed."""
 
@@ -101,8 +104,12 @@ def expected_times(
     stages: Iterable[str],
     *,
     space: Workspace,
+    rate: float | None = None,
 ) -> list[ExpectedTime]:
-    """The expected duration of each of `stages` on this machine."""
+    """The expected duration of each of `stages` on this machine.
+
+    `rate`: FLOP/s to assume of its processor instead of measuring, which takes two seconds.
+    """
     work = Work(run)
     earlier = []  # (run, stage, work, seconds) of every stage with a recorded duration
     for run_name in list_runs(space):
@@ -131,13 +138,18 @@ def expected_times(
             basis = f"as in run {name}" if wanted == done else f"scaled from run {name}"
             found.append(ExpectedTime(stage, scaled, basis))
         else:
-            seconds, basis = seconds_by_rates(stage, work, machine)
+            seconds, basis = seconds_by_rates(stage, work, machine, rate=rate)
             found.append(ExpectedTime(stage, start + seconds, basis))
     return found
 
 
-def seconds_by_rates(stage: str, work: "Work", machine: MachineConfig) -> tuple[float, str]:
-    """Seconds of `stage` beyond the start-up of its program, and their basis."""
+def seconds_by_rates(
+    stage: str, work: "Work", machine: MachineConfig, *, rate: float | None = None
+) -> tuple[float, str]:
+    """Seconds of `stage` beyond the start-up of its program, and their basis.
+
+    `rate`: FLOP/s to assume of a CPU instead of measuring.
+    """
     amount, workers = work.of(stage), machine.pipeline.workers
     if not amount:
         return 0.0, "start-up of its program"
@@ -156,12 +168,12 @@ def seconds_by_rates(stage: str, work: "Work", machine: MachineConfig) -> tuple[
         tokens = work.text_bytes * WORD_PIECES_PER_BYTE
         counting = min(tokens, work.run.evaluate.count_model_tokens) / COUNTING_RATE
     if machine.device(stage) == "cuda":
-        rate = machine.rates.gpu_tflops
-        seconds = amount / (rate * 1e12) / machine.training.ranks
-        return counting + seconds, f"{rate:g} TFLOP/s (rates.gpu_tflops)"
+        tflops = machine.rates.gpu_tflops
+        seconds = amount / (tflops * 1e12) / machine.training.ranks
+        return counting + seconds, f"{tflops:g} TFLOP/s (rates.gpu_tflops)"
     precision = work.run.precision(stage)
-    rates = matrix_rates()
-    rate = rates.get(precision, rates.get("fp32", ASSUMED_RATE))
+    rates = matrix_rates() if rate is None else {}
+    rate = rate or rates.get(precision, rates.get("fp32", ASSUMED_RATE))
     elements = ELEMENT_SECONDS * (4 if precision == "fp32" else 2) / work.encoder.hidden_size
     each = 1 / (PRODUCT_SHARE * rate) + elements / cores()
     how = "measured on this machine" if rates else "assumed, since torch could not be run"

@@ -169,11 +169,14 @@ class Plan:
                 "tokenizer.json"
             ) from None
 
-    def expected(self) -> list[ExpectedTime]:
-        """How long each stage to run will take on this machine."""
+    def expected(self, *, rate: float | None = None) -> list[ExpectedTime]:
+        """How long each stage to run will take on this machine.
+
+        `rate`: FLOP/s to assume of its processor instead of measuring, which takes two seconds.
+        """
         if not self.to_run:
             return []
-        return expected_times(self.run, self.machine, self.to_run, space=self.space)
+        return expected_times(self.run, self.machine, self.to_run, space=self.space, rate=rate)
 
     @cached_property
     def steps(self) -> tuple[PlannedStage, ...]:

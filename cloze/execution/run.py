@@ -23,7 +23,7 @@ from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
 from cloze.flows.executor import execute
-from cloze.flows.expected import ExpectedTime
+from cloze.flows.expected import SLOWEST_RATE
 from cloze.flows.external_inputs import Digests
 from cloze.flows.locks import locked
 from cloze.flows.plan import Plan
@@ -63,7 +63,7 @@ def run(
     with locked(space.local, run=configuration.name), watching():
         plans = [checked_plan(one, machine, digests=digests) for one in runs]
         if machine.jobs.launcher == "local":
-            _announce(plans[0].expected())
+            _announce(plans[0])
         if without_prefect or not _is_shown(plans):
             records = [execute(plan) for plan in plans]
         else:
@@ -84,11 +84,15 @@ def run(
     return Answer(record.model_dump(mode="json"), "\n".join(lines), target.json)
 
 
-def _announce(expected: Sequence[ExpectedTime]) -> None:
+def _announce(plan: Plan) -> None:
     """Log how long a run of some minutes will take: a slow machine should be no surprise.
 
-    Of several seeds or sweeps only the first counts, since the others share its stages.
+    Of several seeds or sweeps only the first counts, since the others share its stages. A run that
+    is short on any machine does not wait for this one's measurement.
     """
+    if sum(each.seconds for each in plan.expected(rate=SLOWEST_RATE)) <= WORTH_ANNOUNCING:
+        return
+    expected = plan.expected()
     total = sum(each.seconds for each in expected)
     if total > WORTH_ANNOUNCING:
         longest = max(expected, key=lambda each: each.seconds)

@@ -82,6 +82,18 @@ def expected(
     return {one.stage: one for one in found}
 
 
+def test_with_a_given_rate_nothing_is_measured(
+    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: pytest.fail("measured"))
+    run, space = RunConfig.model_validate(small), workspace(machine.workspace)
+    slow, slower = (
+        expected_times(run, machine, ["pretrain"], space=space, rate=rate)[0].seconds
+        for rate in (2e10, 1e10)
+    )
+    assert slow < slower
+
+
 @pytest.fixture
 def took_a_minute(
     inline: Callable[..., None], small: dict[str, Any], machine: MachineConfig
