@@ -293,6 +293,29 @@ def test_scancel_ends_a_job_submitted_by_hand_and_the_same_command_resumes(
     wait_for(lambda: output("squeue", "--noheader") == "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["pretrain.sbatch", "pretrain-multinode.sbatch"])
+@pytest.mark.parametrize("cause", ["pre-emption", "time limit"])
+@pytest.mark.usefixtures("cluster")
+def test_a_job_submitted_by_hand_is_requeued(
+    tmp_path: Path, script: str, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "counts.py").write_text(COUNTS.format(file=str(tmp_path / "count")))
+    (tmp_path / "python").write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/counts.py\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    log, signalled = tmp_path / "log", "TERM@50" if "multinode" in script else "B:TERM@50"
+    timed = ("--time=1", f"--signal={signalled}") if cause == "time limit" else ()
+    by_hand = ("sbatch", "--partition=ended", "--nodes=1", f"--output={log}", *timed)
+    output(*by_hand, f"--chdir={tmp_path}", str(PROJECT / "infra" / "slurm" / script), "table.json")
+    wait_for(lambda: "attempt 0" in text(log))
+    if cause == "pre-emption":
+        output("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+    wait_for(lambda: "attempt 1" in text(log))
+    wait_for(lambda: output("squeue", "--noheader") == "")
+    assert text(tmp_path / "count") == "2"
+
+
 def has_unfinished_checkpoint(workspace: Path) -> bool:
     found = workspace.glob("artifacts/pretrain/*/checkpoints/step-*")
     return any(not (step.parents[1] / "manifest.json").exists() for step in found)
