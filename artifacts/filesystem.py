@@ -74,6 +74,12 @@ MOST_WAYS = 100
 UNDECODABLE = re.compile("[\ud800-\udfff]")
 """Matches a byte of a file name or argument that Python could not decode (PEP 383)."""
 
+BOMB_BYTES = 64 << 20
+BOMB_RATIO = 250
+"""Maximum expansion after the first `BOMB_BYTES` (about two seconds of work). Prose compresses to a
+quarter, logs and markup to a tenth or a hundredth, Wikipedia with its full history to a hundredth;
+decompression bombs reach a thousandth (gzip) or a 30,000th (zstd)."""
+
 _MAGIC = frozenset("*?[")
 VERSIONS = (
     *CHECKSUMS,
@@ -349,6 +355,15 @@ def find_files(path: str, exclude: Sequence[str] = ()) -> list[InputFile]:
             f"{path}: no files here; expected a file, a folder with files, or a pattern like *.txt"
         )
     return sorted(found, key=lambda file: file.path)
+
+
+def require_plausible_size(path: str, unpacked: int, packed: int) -> None:
+    """Raise `UsageError` if `unpacked` bytes from `packed` must be a decompression bomb."""
+    if unpacked > max(BOMB_BYTES, BOMB_RATIO * packed):
+        raise UsageError(
+            f"{path}: {packed:,} bytes unpack to {unpacked:,} and more, but text expands at most "
+            f"{BOMB_RATIO} times; if this is intended, unpack it yourself and name the result"
+        )
 
 
 @contextmanager

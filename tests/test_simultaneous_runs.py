@@ -163,7 +163,7 @@ def dead() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("server", [silent, dead])
-def test_a_run_whose_server_does_not_answer_goes_on_without_it_within_seconds(
+def test_a_run_whose_server_does_not_answer_goes_on_without_it(
     server: Callable[[], AbstractContextManager[str]], chain: Chain
 ) -> None:
     with server() as api:

@@ -38,6 +38,7 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, commit, put_local_file, scratch_directory
 from cloze.flows.external_inputs import digest_of_model, digests_of_files
+from cloze.flows.inventory import look_up, remove_damage
 from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace, writable_workspace
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
@@ -266,13 +267,13 @@ def index_folder(
         },
         output="",
     )
-    artifact = space.store.find(STAGE, table.key)
+    table = table.model_copy(update={"output": space.store.directory(STAGE, table.key)})
+    artifact, output = _intact(table), table.output
     if artifact:
-        for line in artifact.manifest.execution["account"][1:]:
+        for line in artifact.manifest.execution.get("account", [])[1:]:
             say(f"search: {line}")
         return artifact
     account = Account()
-    output = space.store.directory(STAGE, table.key)
     with scratch_directory(output) as scratch:
         count = passage_index.write_passage_index(
             Path(scratch),
@@ -294,7 +295,7 @@ def index_folder(
             for name in (passage_index.VECTORS, passage_index.PASSAGES)
         ]
     return commit(
-        table.model_copy(update={"output": output}),
+        table,
         files,
         statistics={"passages": count, "width": model.vector_width()},
         execution={"source": folder, "model": directory, "account": said},
@@ -336,7 +337,7 @@ def _earlier_vectors(space: Workspace, table: StageTable) -> Mapping[bytes, Vect
     for key in filesystem.list_names(filesystem.join(space.store.root, STAGE)):
         with suppress(ClozeError):
             found = space.store.find(STAGE, key)
-            same = found and found.manifest.inputs["model"] == table.inputs["model"].digest
+            same = found and found.manifest.inputs.get("model") == table.inputs["model"].digest
             if found and same and found.manifest.format_version == FORMAT_VERSION:
                 passages = [one.manifest.statistics["passages"] for one in (found, best) if one]
                 best = found if passages[0] >= max(passages) else best
@@ -357,17 +358,26 @@ def _find_in_graph(index: Artifact, space: Workspace) -> Nearest:
         inputs={"vectors": InputRef(digest=index.digest)},
         output="",
     )
-    artifact = space.store.find(GRAPH_STAGE, table.key)
+    table = table.model_copy(update={"output": space.store.directory(GRAPH_STAGE, table.key)})
+    artifact, output = _intact(table), table.output
     vectors = index.path(passage_index.VECTORS)
     if not artifact:
-        output = space.store.directory(GRAPH_STAGE, table.key)
         with scratch_directory(output) as scratch:
             graph = f"{scratch}/{passage_index.GRAPH}"
             rows = passage_index.write_graph(vectors, graph)
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
             file = put_local_file(output, graph, name=passage_index.GRAPH, rows=count)
-        artifact = commit(table.model_copy(update={"output": output}), [file])
+        artifact = commit(table, [file])
     return partial(passage_index.nearest_in, artifact.path(passage_index.GRAPH), vectors)
+
+
+def _intact(table: StageTable) -> Artifact | None:
+    """The artifact of `table`, verified; what is damaged of it is removed, to be made again."""
+    found = look_up(table)
+    if found.damage:
+        say(f"search: {found.damage}; making it again")
+        remove_damage(table.output, found)
+    return found.artifact
 
 
 def _answers(

@@ -14,17 +14,20 @@ import codecs
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import JsonValue
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import require_plausible_size
 from cloze.model.config import DATASETS_PREFIX
 from cloze.model.tasks.conll import read_conll
 from cloze.model.tasks.task_table import Row, TaskTable, Wanted, tabulated
@@ -43,6 +46,9 @@ MOST_ACCENTED = 0.3
 
 BLANK: tuple[list[str], ...] = ([], [""])
 """Records of a line without content."""
+
+BINARY_ROWS_AT_A_TIME = 64
+"""Rows of a Parquet file that are unpacked before their size is added up."""
 
 SAVED_SPLIT, SAVED_SPLITS = "dataset_info.json", "dataset_dict.json"
 """Files in a folder written by `save_to_disk` of the package datasets."""
@@ -297,22 +303,61 @@ def _squad(path: str, articles: Any, wanted: Wanted) -> TaskTable:
 
 
 def _read_parquet(path: str, content: bytes, wanted: Wanted) -> TaskTable:
-    try:
-        return _of_arrow(path, pq.read_table(pa.BufferReader(content)), wanted)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path}: not a readable Parquet file: {error}") from None
+    with _refusing_damage(path, "Parquet"):
+        file = pq.ParquetFile(pa.BufferReader(content))
+        for group in range(file.num_row_groups):  # a page is unpacked whole
+            require_plausible_size(
+                path, file.metadata.row_group(group).total_byte_size, len(content)
+            )
+        batches = _plausible(path, file.iter_batches(BINARY_ROWS_AT_A_TIME), len(content))
+        return _of_arrow(path, pa.Table.from_batches(batches, file.schema_arrow), wanted)
 
 
 def _read_arrow(path: str, content: bytes, wanted: Wanted) -> TaskTable:
-    buffer = pa.BufferReader(content)
-    try:
+    with _refusing_damage(path, "Arrow"):
+        batches: Iterator[pa.RecordBatch]
         try:
-            table = pa.ipc.open_file(buffer).read_all()
+            opened = pa.ipc.open_file(pa.BufferReader(content))
+            batches = map(opened.get_batch, range(opened.num_record_batches))
         except pa.ArrowInvalid:  # Arrow's other format
-            table = pa.ipc.open_stream(pa.BufferReader(content)).read_all()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path}: not a readable Arrow file: {error}") from None
-    return _of_arrow(path, table, wanted)
+            opened = pa.ipc.open_stream(pa.BufferReader(content))
+            batches = iter(opened)
+        whole = pa.Table.from_batches(_plausible(path, batches, len(content)), opened.schema)
+        return _of_arrow(path, whole, wanted)
+
+
+@contextmanager
+def _refusing_damage(path: str, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, MemoryError, ValueError, SystemError) as error:
+        reason = str(error) or "it needs more memory than there is"
+        raise UsageError(f"{path}: not a readable {kind} file: {reason}") from None
+
+
+def _plausible(
+    path: str, batches: Iterable[pa.RecordBatch], packed: int
+) -> Iterator[pa.RecordBatch]:
+    """The batches; raises for out-of-range offsets, and for a decompression bomb of `packed` bytes.
+
+    Rows that refer to one entry of a dictionary count in full, as they will be in memory.
+    """
+    unpacked = 0
+    for batch in batches:
+        batch.validate(full=True)
+        for column in batch.columns:
+            size = column.nbytes
+            is_dictionary = pa.types.is_dictionary(column.type)
+            if is_dictionary and _is_text(column.type.value_type):
+                lengths = pc.binary_length(column.dictionary).take(column.indices)
+                size = pc.sum(lengths).as_py() or 0
+            unpacked += size
+        require_plausible_size(path, unpacked, packed)
+        yield batch
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _of_arrow(path: str, table: pa.Table, wanted: Wanted) -> TaskTable:

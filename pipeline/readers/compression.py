@@ -31,7 +31,7 @@ import zstandard
 from charset_normalizer import from_bytes
 
 from cloze.artifacts.errors import IntegrityError, NotText, UsageError
-from cloze.artifacts.filesystem import open_to_read
+from cloze.artifacts.filesystem import open_to_read, require_plausible_size
 
 READ_BYTES = 1 << 20
 """Bytes read at a time, and the limit on the output of one decompression call."""
@@ -41,12 +41,6 @@ COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 ZSTD_BYTES = 1 << 9
 """Bytes fed to zstd at a time; one byte can expand to 32,768."""
-
-BOMB_BYTES = 64 << 20
-BOMB_RATIO = 250
-"""Maximum expansion after the first `BOMB_BYTES` (about two seconds of work). Prose compresses to a
-quarter, logs and markup to a tenth or a hundredth, Wikipedia with its full history to a hundredth;
-decompression bombs reach a thousandth (gzip) or a 30,000th (zstd)."""
 
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError)
 
@@ -240,15 +234,6 @@ def converted_from(path: str, *, is_json: bool = False) -> str:
     with open_to_read(path) as file:
         encoding = _inspect(file, path, READ_BYTES, is_json=is_json).encoding
     return "" if encoding in DECLARED else encoding
-
-
-def require_plausible_size(path: str, unpacked: int, packed: int) -> None:
-    """Raise `UsageError` if `unpacked` bytes from `packed` must be a decompression bomb."""
-    if unpacked > max(BOMB_BYTES, BOMB_RATIO * packed):
-        raise UsageError(
-            f"{path}: {packed:,} bytes unpack to {unpacked:,} and more, but text expands at most "
-            f"{BOMB_RATIO} times; if this is intended, unpack it yourself and name the result"
-        )
 
 
 def can_be_cut(path: str, *, is_json: bool = False) -> bool:

@@ -26,9 +26,8 @@ from pydantic import JsonValue
 
 from cloze.artifacts.arrays import Offsets
 from cloze.artifacts.errors import IntegrityError, UsageError
-from cloze.artifacts.filesystem import open_to_read
+from cloze.artifacts.filesystem import open_to_read, require_plausible_size
 from cloze.pipeline.config.settings import SourceConfig
-from cloze.pipeline.readers.compression import require_plausible_size
 from cloze.pipeline.readers.documents import BrokenRecord, DocumentBlock, Piece, Reader, pack, scan
 from cloze.pipeline.readers.structure import SHOWN_COLUMNS
 

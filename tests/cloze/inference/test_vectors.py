@@ -258,6 +258,27 @@ def test_a_killed_index_starts_again(searched: Path) -> None:
     assert not list(store.glob("*/scratch.*"))
 
 
+@pytest.mark.parametrize("name", ["vectors", "passages", "manifest"])
+@pytest.mark.parametrize("damage", ["cut", "bit", "missing"])
+def test_a_damaged_index_is_made_again(
+    cloze: Cloze, searched: Path, name: str, damage: str
+) -> None:
+    before = answer(cloze, "names")
+    (index,) = indexes(searched)
+    (file,) = index.glob(f"{name}.*")
+    content = file.read_bytes()
+    file.unlink()
+    if damage != "missing":
+        half = len(content) // 2
+        flipped = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+        file.write_bytes(content[:half] if damage == "cut" else flipped)
+    assert answer(cloze, "names") == before
+    assert indexes(searched) == [index]
+    assert {path.name for path in index.glob(f"{name}.*")} == {file.name}
+    if name != "manifest":
+        assert file.read_bytes() == content
+
+
 def found_at(cloze: Cloze, folder: str, *arguments: str) -> list[tuple[str, int | None, str]]:
     """File, line and text of the passages that a search finds, in order of the files."""
     done = cloze("search", "encoder", folder, "names", "--top-k", "99", *arguments, "--json")

@@ -284,3 +284,19 @@ def test_documents_are_held_out_whole(tmp_path: Path) -> None:
 def test_a_single_row_cannot_be_shared(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"too few rows to hold some out as dev; name a dev file"):
         load_tables(task(tmp_path, [{"text_a": "x", "label": "a"}]))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_labelled_table_that_is_a_bomb_is_refused_before_it_is_unpacked(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"train{suffix}"
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), ["a" * 500_000])
+    table = pa.table({"text_a": texts, "label": ["x"] * 4000})
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(UsageError, match=f"train{suffix}: .* bytes unpack to .* and more"):
+        read_table(str(path), Wanted(required=("text_a", "label")))

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from cloze.artifacts import filesystem
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.pipeline.config.settings import READERS, CorpusConfig, SourceConfig
 from cloze.pipeline.readers import compression, documents, records
@@ -249,10 +250,10 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
-from cloze.pipeline.readers import compression
+from cloze.artifacts import filesystem
 from cloze.pipeline.text.texts import read_texts
 from cloze.pipeline.readers.input_shards import input_shards
-reader, path, room, compression.BOMB_BYTES = *sys.argv[1:4], int(sys.argv[4])
+reader, path, room, filesystem.BOMB_BYTES = *sys.argv[1:4], int(sys.argv[4])
 corpus = CorpusConfig.model_validate({"sources": [{"reader": reader, "path": path}]})
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(room), used + int(room)))
@@ -533,7 +534,7 @@ def test_a_bomb_is_refused_with_both_sizes_and_the_remedy_before_it_has_cost_muc
 def test_a_log_that_shrinks_to_a_hundredth_is_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(compression, "BOMB_BYTES", 1 << 20)
+    monkeypatch.setattr(filesystem, "BOMB_BYTES", 1 << 20)
     rng = random.Random(1)
     line = "2026-11-22T10:15:00Z host-17 service[4711]: request 0x{:08x} answered with code 200\n"
     some = "".join(line.format(rng.randrange(1 << 32)) * 20 for _ in range(400)).encode()
