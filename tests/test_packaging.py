@@ -17,7 +17,7 @@ from tests.conftest import PROJECT
 from tests.waiting import PATIENCE
 
 PACKAGES = ("artifacts", "cloze", "flows", "model", "pipeline")
-DATA = ("py.typed", "*.c", "*.css", "*.j2", "*.toml")
+DATA = ("py.typed", "*.c", "*.h", "*.css", "*.j2", "*.toml")
 BUILD = "from setuptools import build_meta; import sys; build_meta.build_{}(sys.argv[1])"
 USER_FILES = (*PACKAGES[:1], *PACKAGES[2:])
 """Names that files beside a user's script may well have."""

@@ -1,9 +1,9 @@
 """C code compiled on the machine that runs it, if there is a compiler.
 
-In:  one plain C file, and the signatures of its functions.
+In:  plain C files; the first declares, or is, what can be called.
 Out: the functions, or the reason why there are none; callers then fall back to a slower version.
 
-Compiling takes about a second. The library is cached under a name derived from its source, the
+Compiling takes about a second. The library is cached under a name derived from its sources, the
 flags and, with `-march=native`, the processor. It is renamed into place, so no lock is needed that
 a killed run could leave behind. It ends with its digest, which loaders ignore: using a library that
 was cut would end the process with SIGBUS, so a damaged one is compiled again. Container images are
@@ -14,11 +14,12 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,47 +28,79 @@ import numpy.typing as npt
 from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.progress import say
 
+CType = type[ctypes.c_int64 | ctypes.c_void_p | ctypes.c_int | ctypes.c_float]
+"""A type that a function takes or returns."""
+
 COMPILE_SECONDS = 120
 
 ELF = b"\x7fELF"
 """Start of a shared library."""
 
-_TYPES = {
-    "n": ctypes.c_int64,
-    "p": ctypes.c_void_p,
-    "b": ctypes.c_char_p,
-    "i": ctypes.c_int,
-    "f": ctypes.c_float,
+_TYPES: Mapping[str, CType] = {
+    "idx": ctypes.c_int64,
+    "int64_t": ctypes.c_int64,
+    "int": ctypes.c_int,
+    "float": ctypes.c_float,
 }
+"""`idx` is the kernels' name for int64_t."""
+
+_FUNCTION = re.compile(
+    r"^((?!static\b|typedef\b)\w[\w ]*[ *])(\w+)\(([^()]*)\)\s*[;{]", re.MULTILINE
+)
+"""A declaration or definition at the beginning of a line that other files can call."""
 
 
-def compiled(source: Path, signatures: Mapping[str, str], *flags: str) -> ctypes.CDLL | None:
-    """The compiled functions of `source`; None, and a message, if it cannot be compiled.
+def compiled(
+    *sources: Path, flags: Sequence[str] = (), optional: Sequence[str] = ()
+) -> ctypes.CDLL | None:
+    """The functions that the first of the `sources` declares or defines, compiled from all of them.
 
-    A signature has a letter for the result (`-` for none) and one for each argument: n is a size,
-    p an address or NULL, b bytes, i an int, f a float. `CLOZE_KERNEL_FLAGS` adds compiler flags;
-    tests use it to enable sanitizers.
+    None, and a message, if they cannot be compiled. `optional`: functions that may be missing, as
+    flags leave them out. `CLOZE_KERNEL_FLAGS` adds compiler flags; tests use it to enable
+    sanitizers.
     """
     more = os.environ.get("CLOZE_KERNEL_FLAGS", "").split()
-    found = shared_library(source, "-O3", *flags, *more)
+    found = shared_library(*sources, flags=("-O3", *flags, *more))
+    name = sources[0].name
     if isinstance(found, str):
-        say(f"{source.name} was not compiled ({found}); using a slower implementation")
+        say(f"{name} was not compiled ({found}); using a slower implementation")
         return None
     try:
         library = ctypes.CDLL(str(found))
-        declare(library, signatures)
+        for function, (result, arguments) in signatures(sources[0]).items():
+            if function not in optional or hasattr(library, function):
+                declared = getattr(library, function)
+                declared.restype, declared.argtypes = result, arguments
     except (OSError, AttributeError) as error:  # a disk mounted noexec, another compiler's gcc
-        say(f"{source.name} is not usable ({error}); using a slower implementation")
+        say(f"{name} is not usable ({error}); using a slower implementation")
         return None
     return library
 
 
-def declare(library: ctypes.CDLL, signatures: Mapping[str, str]) -> None:
-    """Give functions their signatures, as in `load`."""
-    for name, signature in signatures.items():
-        function = getattr(library, name)
-        function.restype = _TYPES.get(signature[0])
-        function.argtypes = [_TYPES[letter] for letter in signature[1:]]
+def signatures(source: Path) -> dict[str, tuple[CType | None, list[CType]]]:
+    """The types of the result (None: nothing) and the arguments of each function of a C file.
+
+    They are read from the C itself, so that Python cannot disagree with it. Addresses may be given
+    as integers, as bytes, or as None for NULL.
+    """
+    text = re.sub(r"/\*.*?\*/", "", source.read_text("utf-8"), flags=re.DOTALL)
+    found: dict[str, tuple[CType | None, list[CType]]] = {}
+    for result, name, arguments in _FUNCTION.findall(text):
+        listed = [] if arguments.strip() == "void" else arguments.split(",")
+        kind = None if result.strip() == "void" else _type(result, of=f"{source}: {name}")
+        found[name] = kind, [_type(one, of=f"{source}: {name}") for one in listed]
+    return found
+
+
+def _type(declared: str, *, of: str) -> CType:
+    """The type of a declaration such as `const float *mean`."""
+    if "*" in declared:
+        return ctypes.c_void_p
+    words = declared.split()
+    if words[0] not in _TYPES:
+        expected = ", ".join(_TYPES)
+        raise TypeError(f"{of}: type {words[0]} cannot be passed; use {expected} or an address")
+    return _TYPES[words[0]]
 
 
 def pointer(array: npt.NDArray[np.generic]) -> int:
@@ -75,14 +108,15 @@ def pointer(array: npt.NDArray[np.generic]) -> int:
     return int(array.ctypes.data)
 
 
-def shared_library(source: Path, *flags: str) -> Path | str:
-    """`source` compiled with `flags`, or taken from the cache; a string says why there is none.
+def shared_library(*sources: Path, flags: Sequence[str]) -> Path | str:
+    """`sources` compiled with `flags`, or taken from the cache; a string says why there is none.
 
     Linked without `-fopenmp`, which would load a second OpenMP runtime and thread pool next to
     torch's, and without `-ffast-math`, which would disable denormals in the whole process.
     """
     try:
-        identity = [platform.machine(), source.read_text("utf-8"), *flags]
+        texts = (source.read_text("utf-8") for source in sources)
+        identity = [platform.machine(), *texts, *flags]
         if "-march=native" in flags:  # home directories may be shared
             lines = Path("/proc/cpuinfo").read_text().splitlines()
             described = ("model name", "flags", "Features", "CPU part")
@@ -96,10 +130,15 @@ def shared_library(source: Path, *flags: str) -> Path | str:
             return "there is no gcc"
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            compiled, linked = (os.path.join(folder, name) for name in ("code.o", "code.so"))
+            linked = os.path.join(folder, "code.so")
+            files = [str(source) for source in sources if source.suffix == ".c"]
+            objects = [os.path.join(folder, f"{number}.o") for number in range(len(files))]
             for command in (
-                [compiler, *flags, "-fPIC", "-c", str(source), "-o", compiled],
-                [compiler, "-shared", compiled, "-lm", "-o", linked],
+                *(
+                    [compiler, *flags, "-fPIC", "-c", file, "-o", made]
+                    for file, made in zip(files, objects, strict=True)
+                ),
+                [compiler, "-shared", *objects, "-lm", "-o", linked],
             ):
                 subprocess.run(
                     command,

@@ -29,7 +29,7 @@ ParameterGroup = dict[str, Any]
 """A parameter group in torch's format: `params` and their settings."""
 
 BLOCK = 4096
-"""Squares are summed in blocks of this size (kernels.c), so the norm does not depend on threads."""
+"""Squares are summed in blocks of this size (updates.c), so the norm does not depend on threads."""
 
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 """Parameters whose name contains one of these are not decayed (optimization.py:65)."""

@@ -83,8 +83,7 @@ def clean(
 @cache
 def cleaning_library() -> ctypes.CDLL | None:
     """The functions of cleaning.c; None without a C compiler."""
-    signatures = {"clean_characters": "npnpnpppppp", "clean_white_space": "npnpnpp"}
-    return compiled(Path(__file__).with_name("cleaning.c"), signatures)
+    return compiled(Path(__file__).with_name("cleaning.c"))
 
 
 # Characters that cleaning replaces by a line feed, by a space, or removes.

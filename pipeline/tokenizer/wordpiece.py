@@ -175,13 +175,7 @@ class Characters(dict[int, str]):
 @cache
 def wordpiece_library() -> ctypes.CDLL | None:
     """The functions of wordpiece.c; None without a C compiler."""
-    signatures = {
-        "wordpiece_open": "pppppnnnnnii",
-        "wordpiece_close": "-p",
-        "wordpiece_character": "ipnbni",
-        "wordpiece_encode": "ipbnpnppnp",
-    }
-    return compiled(Path(__file__).with_name("wordpiece.c"), signatures)
+    return compiled(Path(__file__).with_name("wordpiece.c"))
 
 
 class CompiledWordPiece:

@@ -2,14 +2,13 @@
 
 import os
 import shutil
+from ctypes import c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 
 import pytest
 
 from cloze.artifacts.runtime import native
 from cloze.artifacts.runtime.native import compiled
-
-SIGNATURES = {"twice": "ii"}
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -30,7 +29,7 @@ def gcc(folder: Path, script: str) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "half", "bit", "foreign", "text", "unreadable"])
 def test_a_damaged_library_is_compiled_again(source: Path, tmp_path: Path, damage: str) -> None:
-    found = native.shared_library(source, "-O3")
+    found = native.shared_library(source, flags=("-O3",))
     assert isinstance(found, Path)
     content = found.read_bytes()
     changed = {
@@ -45,7 +44,7 @@ def test_a_damaged_library_is_compiled_again(source: Path, tmp_path: Path, damag
     found.write_bytes(changed)
     if damage == "unreadable":
         found.chmod(0)
-    again = compiled(source, SIGNATURES)
+    again = compiled(source)
     assert again is not None
     assert again.twice(21) == 42
     assert found.read_bytes() == content
@@ -72,7 +71,7 @@ def test_with_a_broken_compiler_the_slower_form_is_used(
 ) -> None:
     gcc(tmp_path, script)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert compiled(source, SIGNATURES) is None
+    assert compiled(source) is None
     said = capfd.readouterr().err
     assert reason in said
     assert "using a slower implementation" in said
@@ -82,8 +81,53 @@ def test_with_a_broken_compiler_the_slower_form_is_used(
 def test_a_library_without_the_function_is_not_used(
     source: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert compiled(source, {"thrice": "ii"}) is None
+    header = source.with_suffix(".h")
+    header.write_text("int twice(int number);\nint thrice(int number);\n")
+    assert compiled(header, source) is None
     assert "using a slower implementation" in capfd.readouterr().err
+    library = compiled(header, source, optional=("thrice",))
+    assert library is not None
+    assert library.twice(21) == 42
+
+
+def test_a_library_is_made_of_several_files_and_made_again_when_one_changes(
+    source: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    header, other = source.with_suffix(".h"), source.with_name("thrice.c")
+    header.write_text("#define FACTOR 3\nint twice(int number);\nint thrice(int number);\n")
+    other.write_text('#include "twice.h"\nint thrice(int number) { return FACTOR * number; }')
+    library = compiled(header, source, other)
+    assert library is not None
+    assert (library.twice(7), library.thrice(7)) == (14, 21)
+    header.write_text(header.read_text().replace("FACTOR 3", "FACTOR 4"))
+    changed = compiled(header, source, other)
+    assert changed is not None
+    assert changed.thrice(7) == 28
+
+
+def test_types_are_those_that_the_c_declares(source: Path) -> None:
+    source.write_text(
+        """
+/* void in_a_comment(int number); */
+static int hidden(int number) { return number; }
+typedef int64_t idx;
+void fill(idx count, const float *from,
+          double *const *to, float factor);
+int64_t *place(int64_t row, int is_last) { return hidden(is_last) ? 0 : 0; }
+int nothing(void);
+"""
+    )
+    assert native.signatures(source) == {
+        "fill": (None, [c_int64, c_void_p, c_void_p, c_float]),
+        "place": (c_void_p, [c_int64, c_int]),
+        "nothing": (c_int, []),
+    }
+
+
+def test_a_type_that_python_cannot_pass_is_refused(source: Path) -> None:
+    source.write_text("void scale(double factor) {}")
+    with pytest.raises(TypeError, match="scale: type double cannot be passed; use idx, int64_t"):
+        native.signatures(source)
 
 
 def test_a_library_that_may_not_be_mapped_is_not_used(
@@ -94,8 +138,8 @@ def test_a_library_that_may_not_be_mapped_is_not_used(
     def refuse(path: str) -> None:
         raise OSError(f"{path}: failed to map segment from shared object")
 
-    monkeypatch.setattr(native.ctypes, "CDLL", refuse)
-    assert compiled(source, SIGNATURES) is None
+    monkeypatch.setattr("ctypes.CDLL", refuse)
+    assert compiled(source) is None
     assert "failed to map segment" in capfd.readouterr().err
 
 
@@ -104,5 +148,5 @@ def test_without_a_folder_for_the_cache_the_slower_form_is_used(
 ) -> None:
     (tmp_path / "cache" / "cloze").mkdir(parents=True)
     (tmp_path / "cache" / "cloze" / "kernels").write_text("a file where the folder would be")
-    assert compiled(source, SIGNATURES) is None
+    assert compiled(source) is None
     assert "using a slower implementation" in capfd.readouterr().err

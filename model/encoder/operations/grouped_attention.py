@@ -3,7 +3,7 @@
 In:  query, key, value of all tokens, [T, 3, A, K].
 Out: context vectors, [T, A, K]; in the backward pass, the gradient of query, key and value.
 
-The kernel (kernels.c) works on the packed sequences in place, stores no scores, and computes only
+The kernel (attention.c) works on the packed sequences in place, stores no scores, and computes only
 the visible ones. Without a compiler, or with a wide head, one gather moves all tokens into groups
 and another moves the results back (torch's fused CPU attention has no dropout). Each group is
 padded to its longest member, inside attention only. A few groups keep the waste small: with
@@ -46,7 +46,7 @@ GRANULE = 16
 """The lengths of groups are multiples of this."""
 
 WIDEST = 128
-"""Largest head width that the kernel supports, `SIDE` in kernels.c."""
+"""Largest head width that the kernel supports, `SIDE` in attention.c."""
 
 GROUP_RUNGS, GROUP_PLACES = 4, 256
 """Group sizes per octave, and the minimum of sequences times length. Rounding sizes up costs only

@@ -1,6 +1,7 @@
 """CPU kernels compiled on the machine where they run, if it has a compiler.
 
-In:  kernels.c in this folder; GCC (artifacts/runtime/native.py).
+In:  the C files of this folder, and kernels.h with what they share; GCC
+     (artifacts/runtime/native.py).
 Out: `kernels()` for bfloat16 or float32, or None: then plain torch computes the same, with the same
      dropout masks and up to rounding.
 
@@ -18,9 +19,12 @@ import torch
 from torch import Tensor
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.runtime.native import compiled, declare
+from cloze.artifacts.runtime.native import compiled, signatures
 
-SOURCE = Path(__file__).with_name("kernels.c")
+SOURCES = tuple(
+    Path(__file__).with_name(name)
+    for name in ("kernels.h", "elementwise.c", "attention.c", "products.c", "updates.c")
+)
 FLAGS = (
     "-march=native",
     "-mprefer-vector-width=512",
@@ -29,40 +33,12 @@ FLAGS = (
     "-fno-finite-math-only",  # a diverged loss must remain visible
     "-fno-thread-jumps",  # keeps clamping at two instructions instead of a dozen
     "-fopenmp",
+    "-Werror=missing-prototypes",  # every function is declared in kernels.h, or static
 )
 Choice = Literal["auto", "native", "torch"]
 
-_SIGNATURES = {
-    "random_words": "-nnp",
-    "drop": "-npnif",
-    "gelu_forward": "-nppi",
-    "gelu_backward": "-nnppp",
-    "residual_norm_forward": "-nnppnifppfppp",
-    "residual_norm_backward": "-nnppnifpppppp",
-    "norm_forward": "-nnpppfppp",
-    "norm_backward": "-nnpppppppp",
-    "geglu_forward": "-nnppii",
-    "geglu_backward": "-nnppp",
-    "transpose": "-nnpp",
-    "column_sums": "-nnpp",
-    "attention_forward": "-nnnpnnnpppnifpp",
-    "attention_backward": "-nnnpnnnpppnifpppp",
-    "may_use_tiles": "i",
-    "cross_entropy": "-nnpppppp",
-    "squared_gradients": "-npppp",
-    "adamw": "-npppppppffffff",
-    "muon_momentum": "-npppppff",
-    "muon_move": "-nppppff",
-}
-"""Argument types of the functions that both libraries have."""
-
-_FLOAT32_PRODUCTS = {"product": "-nnnpnnpnnpiipn"}
-_TILE_PRODUCTS = {
-    **_FLOAT32_PRODUCTS,
-    "transposed_product": "-nnnnppp",
-    "orthogonalise": "-nnnppifff",
-}
-"""Those of the products in float32, and of the ones for the tile unit (AMX) in bfloat16."""
+_PRODUCTS = ("product", "transposed_product", "orthogonalise")
+"""Functions that a library has only if they compute in float32, or with the tile unit (AMX)."""
 
 _FLAGS = {torch.bfloat16: (), torch.float32: ("-DFLOAT32",)}
 """Compiler flags per dtype."""
@@ -71,7 +47,7 @@ _choice: list[Choice] = ["auto"]
 
 
 class Kernels:
-    """The compiled functions of kernels.c, callable with tensors."""
+    """The compiled functions of kernels.h, callable with tensors."""
 
     def __init__(self, library: ctypes.CDLL, names: Iterable[str]) -> None:
         self._functions = {name: getattr(library, name) for name in names}
@@ -121,11 +97,10 @@ def kernels_in_use() -> Literal["native", "torch"]:
 
 @cache
 def _compiled(dtype: torch.dtype) -> Kernels | None:
-    library = compiled(SOURCE, _SIGNATURES, *FLAGS, *_FLAGS[dtype])
+    library = compiled(*SOURCES, flags=(*FLAGS, *_FLAGS[dtype]), optional=_PRODUCTS)
     if library is None:
         return None
-    products = _FLOAT32_PRODUCTS if dtype == torch.float32 else {}
-    if library.may_use_tiles():  # never in float32
-        products = _TILE_PRODUCTS
-    declare(library, products)
-    return Kernels(library, (*_SIGNATURES, *products))
+    names = {name for name in signatures(SOURCES[0]) if hasattr(library, name)}
+    if dtype == torch.bfloat16 and not library.may_use_tiles():
+        names -= {*_PRODUCTS}
+    return Kernels(library, names)

@@ -2,6 +2,7 @@
 
 import math
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -559,6 +560,19 @@ def test_a_broken_compiler_is_no_end(
     monkeypatch.setattr(native, "_compiled", native._compiled.__wrapped__)
     assert kernels_in_use() == "torch"
     assert "broken" in capsys.readouterr().err
+
+
+@needs_compiler
+def test_without_memory_a_kernel_ends_the_process_and_says_so() -> None:
+    program = (
+        "from cloze.model.encoder.operations.native_kernels import kernels\n"
+        "kernels()('column_sums', 0, 1 << 50, None, None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == -signal.SIGABRT
+    assert "the compiled kernels found no memory for " in done.stderr
 
 
 @needs_compiler
