@@ -54,6 +54,24 @@ def test_a_file_written_to_while_tokens_are_made_ends_the_stage_and_is_never_sto
     assert make_tokens(table, []).digest == golden.digest
 
 
+@pytest.mark.parametrize("change", ["is new", "is gone"])
+def test_a_file_added_or_removed_while_a_stage_reads_ends_it_with_its_name(
+    tmp_path: Path, change: str
+) -> None:
+    folder, output = tmp_path / "corpus", tmp_path / "out"
+    for name in ("a", "b") if change == "is gone" else ("a",):
+        write_jsonl(folder / f"{name}.jsonl", documents(1, 3))
+    corpus = CorpusConfig.model_validate({"sources": [source(folder)]})
+    files = CorpusFiles(corpus, str(output))
+    files.require_unchanged()
+    if change == "is gone":
+        (folder / "b.jsonl").unlink()
+    else:
+        write_jsonl(folder / "b.jsonl", documents(2, 3))
+    with pytest.raises(IntegrityError, match=rf"b\.jsonl: {change} since the stage began"):
+        files.require_unchanged()
+
+
 def test_what_was_made_of_other_files_before_a_kill_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write_jsonl(path, documents(1, 3))
