@@ -657,6 +657,10 @@ def _not_berts(table: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
         ("normalizer", "clean_text"): True,
         ("pre_tokenizer", "type"): "BertPreTokenizer",
     }
+    added = [str(word["content"]) for word in table.get("added_tokens", [])]  # type: ignore[index]
+    for word in (*table["model"]["vocab"], *added):  # type: ignore[misc]
+        if "\n" in word or "\r" in word:
+            yield f"the token {word!r} contains a line break, which vocab.txt cannot hold"
     for (part, field), value in expected.items():
         found = table[part].get(field, value)
         if found != value:

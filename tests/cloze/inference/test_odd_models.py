@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.cloze.tiny_model import write_model
 
 Cloze = Callable[..., Any]
@@ -99,3 +100,14 @@ def test_a_text_with_half_a_character_is_read(cloze: Cloze, model: Path) -> None
     (model.parent / "texts" / "one.jsonl").write_text(row * 20)
     done = cloze("init", "texts/one.jsonl", "--from", "encoder")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("word", ["a\nb", "a\r"])
+def test_a_token_with_a_line_break_is_refused(cloze: Cloze, model: Path, word: str) -> None:
+    """In the vocab.txt of an export, all later tokens would have other ids."""
+    words = (*SPECIAL_TOKENS, "a", "b", word)
+    written = WordPieceTokenizer(words, lowercase=True).tokenizer_json()
+    (model / "tokenizer.json").write_text(written)
+    done = cloze("export", "encoder", "out")
+    assert done.returncode == 2
+    assert f"the token {word!r} contains a line break" in done.stderr
