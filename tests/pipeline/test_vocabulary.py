@@ -7,15 +7,25 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS
 from cloze.pipeline import vocabulary as stage
+from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
 from cloze.pipeline.readers import input_shards
+from cloze.pipeline.text.duplicates import read_drop_list
 from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens
-from cloze.pipeline.vocabulary import count_words, learn_pieces, make_vocabulary
+from cloze.pipeline.vocabulary import (
+    CANDIDATES_SCHEMA,
+    count_words,
+    draw_sample,
+    learn_pieces,
+    make_vocabulary,
+)
 from tests.pipeline.corpora import (
     INLINE,
     documents,
@@ -46,6 +56,29 @@ def golden(tmp_path_factory) -> Artifact:
     folder = tmp_path_factory.mktemp("golden")
     write_jsonl(folder / "all.jsonl", TEXTS)
     return learn(folder / "out", [folder / "all.jsonl"])
+
+
+@pytest.mark.parametrize(("wanted", "taken"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 3), (99, 3)])
+def test_documents_are_taken_whole_until_there_are_enough_bytes(
+    tmp_path: Path, wanted: int, taken: int
+) -> None:
+    texts = [b"one   one\n", b"two   two\n", b"three   3\n"]  # ten bytes each
+    columns = [
+        pa.array([5, 7, 9], pa.uint64()),
+        pa.array([bytes([number] * 16) for number in range(3)], pa.binary(16)),
+        pa.array(np.zeros(3, dtype=np.uint8)),
+        pa.array(texts, pa.large_binary()),
+    ]
+    path = tmp_path / "candidates.arrow"
+    batch = pa.RecordBatch.from_arrays(columns, schema=CANDIDATES_SCHEMA)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, CANDIDATES_SCHEMA) as writer:
+        writer.write_batch(batch)
+    sources = (SourceConfig(reader="text", path=str(tmp_path)),)
+    corpus = CorpusConfig(sources=sources, heldout_share=0.0)
+    sample = draw_sample(
+        [str(path)], wanted_bytes=wanted, drop_list=read_drop_list(""), corpus=corpus
+    )
+    assert list(sample) == [b"".join(texts[:taken])]
 
 
 class TestSameBytes:

@@ -61,6 +61,8 @@ def test_selection_reorders_whole_examples(shards: ExampleShards) -> None:
     asked = shards.gather(0, which[order], rows[order])
     np.testing.assert_array_equal(chosen.input_ids, asked.input_ids)
     np.testing.assert_array_equal(chosen.masked_lm_ids, asked.masked_lm_ids)
+    np.testing.assert_array_equal(chosen.document_lengths, asked.document_lengths)
+    assert len({*asked.document_lengths.tolist()}) > 1
 
 
 def test_ragged_indices_count_up_from_each_start() -> None:
