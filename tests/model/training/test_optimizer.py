@@ -358,3 +358,10 @@ def test_kept_copies_and_gradients_train_like_rounding_at_every_step(
         assert (found - expected).norm() <= nearness * (found - start).norm()
         assert torch.equal(optimizer.kept.copies[found], found.bfloat16())
     assert not optimizer.kept.gradients
+
+
+def test_parameters_without_gradients_decay_by_every_steps_rate() -> None:
+    config = OptimizerConfig(
+        learning_rate=0.1, weight_decay=0.5, warmup_steps=0, schedule="constant"
+    )
+    assert Schedule(config, 3).missed_decay() == pytest.approx(0.95**3)
