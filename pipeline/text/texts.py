@@ -9,7 +9,7 @@ tokens.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -109,41 +109,8 @@ def read_texts(
     reader = reader_named(source.reader)
     from_html = reader.from_html if source.html is None else source.html
     line_break = source.line_break or reader.line_break
-    converted: set[int] = set()
-    skipped: list[tuple[int, Reason]] = []  # at least in part
-
-    def blocks() -> Iterator[tuple[int, DocumentBlock]]:
-        """Blocks of raw text with the number of their file."""
-        for piece in shard.pieces:
-            try:
-                if (
-                    reader.is_encoded
-                    and not piece.start
-                    and converted_from(piece.path, is_json=reader.is_json)
-                ):
-                    converted.add(piece.file)
-                for block in reader.read(piece, source):
-                    if block.broken and corpus.on_bad_file != "skip":
-                        first = min(block.broken)
-                        position = int(block.positions[first])
-                        raise UsageError(
-                            f"{place_of(piece.path, position, reader)}: {block.broken[first]}; "
-                            'corpus.on_bad_file = "skip" drops such records'
-                        )
-                    if account:
-                        for at, why in block.broken.items():
-                            place = place_of(piece.path, int(block.positions[at]), reader)
-                            account.note(f"{place}: {why}")
-                    yield piece.file, block
-            except (IntegrityError, UsageError) as error:
-                is_text = not isinstance(error, NotText)
-                if is_text and corpus.on_bad_file != "skip":
-                    raise
-                skipped.append((piece.file, Reason.BAD_FILE if is_text else Reason.BINARY_FILE))
-                if account:
-                    account.note(str(error))
-
-    for group in grouped(_bounded(blocks()), lambda one: len(one[1].text), limit=STRIDE_BYTES):
+    raw = _RawBlocks(shard, corpus, account)
+    for group in grouped(_bounded(raw), lambda one: len(one[1].text), limit=STRIDE_BYTES):
         block, files_D = _joined(group)
         if source.html:
             block = without_tags(block)
@@ -153,40 +120,93 @@ def read_texts(
             text, ends_D, glued = split_sentences(text, ends_D, corpus.abbreviations)
         reasons_D = filter_documents(cleaned, replaced, cleaning)
         reasons_D[list(block.broken)] = Reason.BAD_RECORD
-        view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
-        digests = bytearray()
-        start = 0
-        for end in ends_D.tolist():
-            digests += hashlib.blake2b(view[start:end], digest_size=TOKEN_DIGEST_BYTES).digest()
-            start = end
         yield TextBlock(
             text=text,
             ends_D=ends_D,
-            digests=np.frombuffer(digests, dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES),
+            digests=_digests(text, ends_D),
             reasons_D=reasons_D,
             files_D=files_D,
             positions_D=block.positions,
             damaged_D=replaced > 0,
-            converted_D=np.isin(files_D, list(converted)),
+            converted_D=np.isin(files_D, list(raw.converted)),
             source=shard.source,
             glued=glued,
         )
-    if skipped:  # an empty document for each, so that it is listed as dropped
-        numbers, reasons = zip(*skipped, strict=True)
-        digest = hashlib.blake2b(b"", digest_size=TOKEN_DIGEST_BYTES).digest()
-        zeros_D = np.zeros(len(skipped), dtype=np.int64)
-        yield TextBlock(
-            text=np.zeros(0, dtype=np.uint8),
-            ends_D=zeros_D,
-            digests=np.frombuffer(digest * len(skipped), dtype=np.uint8).reshape(len(skipped), -1),
-            reasons_D=np.array(reasons, dtype=np.uint8),
-            files_D=np.array(numbers, dtype=np.uint32),
-            positions_D=zeros_D,
-            damaged_D=zeros_D > 0,
-            converted_D=zeros_D > 0,
-            source=shard.source,
-            glued=zeros_D[:0],
-        )
+    if raw.skipped:
+        yield _placeholders(raw.skipped, source=shard.source)
+
+
+class _RawBlocks:
+    """The raw blocks of a shard's pieces, each with the number of its file."""
+
+    def __init__(self, shard: InputShard, corpus: CorpusConfig, account: Account | None) -> None:
+        self.shard, self.corpus, self.account = shard, corpus, account
+        self.converted: set[int] = set()
+        """Files read so far that were in another encoding."""
+        self.skipped: list[tuple[int, Reason]] = []
+        """Files that could not be read, at least in part."""
+
+    def __iter__(self) -> Iterator[tuple[int, DocumentBlock]]:
+        source = self.corpus.sources[self.shard.source]
+        reader = reader_named(source.reader)
+        for piece in self.shard.pieces:
+            try:
+                if (
+                    reader.is_encoded
+                    and not piece.start
+                    and converted_from(piece.path, is_json=reader.is_json)
+                ):
+                    self.converted.add(piece.file)
+                for block in reader.read(piece, source):
+                    for at, why in sorted(block.broken.items()):
+                        place = place_of(piece.path, int(block.positions[at]), reader)
+                        self._broken(f"{place}: {why}")
+                    yield piece.file, block
+            except (IntegrityError, UsageError) as error:
+                is_text = not isinstance(error, NotText)
+                if is_text and self.corpus.on_bad_file != "skip":
+                    raise
+                reason = Reason.BAD_FILE if is_text else Reason.BINARY_FILE
+                self.skipped.append((piece.file, reason))
+                if self.account:
+                    self.account.note(str(error))
+
+    def _broken(self, record: str) -> None:
+        """Note a broken record, or end the stage with it."""
+        if self.corpus.on_bad_file != "skip":
+            raise UsageError(f'{record}; corpus.on_bad_file = "skip" drops such records')
+        if self.account:
+            self.account.note(record)
+
+
+def _digests(text: Bytes, ends_D: Offsets) -> Bytes:
+    """The digest of each document, one row each."""
+    view = memoryview(text)  # type: ignore[arg-type]  # NumPy arrays are buffers
+    digests = bytearray()
+    start = 0
+    for end in ends_D.tolist():
+        digests += hashlib.blake2b(view[start:end], digest_size=TOKEN_DIGEST_BYTES).digest()
+        start = end
+    return np.frombuffer(digests, dtype=np.uint8).reshape(-1, TOKEN_DIGEST_BYTES)
+
+
+def _placeholders(skipped: Sequence[tuple[int, Reason]], *, source: int) -> TextBlock:
+    """An empty document for each file that could not be read, so that it is listed as dropped."""
+    numbers, reasons = zip(*skipped, strict=True)
+    zeros_D = np.zeros(len(skipped), dtype=np.int64)
+    text = np.zeros(0, dtype=np.uint8)
+    return TextBlock(
+        text=text,
+        ends_D=zeros_D,
+        digests=_digests(text, zeros_D),
+        reasons_D=np.array(reasons, dtype=np.uint8),
+        files_D=np.array(numbers, dtype=np.uint32),
+        positions_D=zeros_D,
+        damaged_D=zeros_D > 0,
+        converted_D=zeros_D > 0,
+        source=source,
+        glued=zeros_D[:0],
+    )
 
 
 def _bounded(blocks: Iterable[tuple[int, DocumentBlock]]) -> Iterator[tuple[int, DocumentBlock]]:
