@@ -250,3 +250,31 @@ def test_cls_pooling_and_normalisation_are_those_of_the_list_by_hand(
     options = ("--pooling", "mean", "--json")
     (mean,) = json.loads(cloze("embed", "model", "a b a", *options).stdout)["vectors"]
     assert np.linalg.norm(mean) != pytest.approx(1.0, abs=1e-3)
+
+
+RETRIEVAL = """name = "search"
+[finetune]
+encoder = "max"
+[[finetune.tasks]]
+name = "questions"
+kind = "retrieval"
+train = "questions.csv"
+max_seq_length = 16
+"""
+
+
+@pytest.mark.slow
+def test_lists_that_no_graph_or_training_here_computes_are_refused_there(
+    cloze: Cloze, folder: Path
+) -> None:
+    pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
+    build(folder, "max")
+    exported = cloze("export", "max", "graph", "--onnx")
+    assert exported.returncode == 2, exported.stderr
+    assert "another pooling than mean or cls" in exported.stderr
+    rows = "".join(f"the list {n},a name {n}\n" for n in range(30))
+    (folder / "questions.csv").write_text(f"query,passage\n{rows}")
+    (folder / "search.toml").write_text(RETRIEVAL)
+    trained = cloze("run", "search.toml", "--without-prefect")
+    assert trained.returncode != 0
+    assert "another pooling than mean or cls" in trained.stderr
