@@ -4,12 +4,29 @@ In:  a result as data and as text; rows of cells; lines computed one at a time.
 Out: standard output.
 """
 
+import csv
+import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from cloze.artifacts.progress import discard, printable
+
+ABSENT = "—"
+
+Rows = Sequence[Sequence[str]]
+
+Format = Literal["text", "csv", "latex", "markdown"]
+
+LATEX_ESCAPES = str.maketrans(
+    {
+        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"±": r"$\pm$", ABSENT: "---"},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -29,11 +46,37 @@ class Answer:
         return json.dumps(self.data, indent=1) if self.as_json else self.text
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def written(rows: Rows, format: Format) -> str:
+    """A table whose first row is its header; LaTeX needs the package booktabs."""
+    write = {"text": aligned, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
+    return write(rows)
+
+
+def aligned(rows: Rows) -> str:
     """Align rows of cells: every column is as wide as its widest cell."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _csv(rows: Rows) -> str:
+    text = io.StringIO()
+    blank = [["" if cell == ABSENT else cell for cell in row] for row in rows]
+    csv.writer(text, lineterminator="\n").writerows(blank)
+    return text.getvalue().rstrip("\n")
+
+
+def _markdown(rows: Rows) -> str:
+    lines = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    rule = ["---", *("---:" for _ in rows[0][1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
+
+
+def _latex(rows: Rows) -> str:
+    lines = [f"{' & '.join(cell.translate(LATEX_ESCAPES) for cell in row)} \\\\" for row in rows]
+    begin = f"\\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
+    table = [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([*table, r"\end{tabular}"])
 
 
 def print_lines(lines: Iterable[str]) -> None:

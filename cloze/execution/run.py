@@ -17,7 +17,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cloze.answer import Answer, aligned
+from cloze.answer import Answer, Format, written
 from cloze.artifacts import filesystem
 from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
@@ -47,6 +47,7 @@ def run(
     *,
     seeds: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
     sweep: list[str] | None = None,
+    format: Format = "text",
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
 ) -> Answer:
@@ -55,6 +56,7 @@ def run(
     :param seeds: Pre-train with each of these seeds on the same examples: `--seeds 0 1 2`.
     :param sweep: Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`.
         Repeatable; runs every combination.
+    :param format: Format of the table of several runs; LaTeX needs the package booktabs.
     """
     configuration, machine = target.read(config)
     chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
@@ -69,7 +71,7 @@ def run(
         else:
             records = _run_with_prefect(plans)
     if seeds or sweep:
-        return _table(chosen, space, as_json=target.json)
+        return _table(chosen, space, name=configuration.name, format=format, as_json=target.json)
     (record,) = records
     made = [stage for stage, found in record.stages.items() if found.state == "made"]
     memory = f", peak memory {record.peak_memory / GIB:.2f} GiB" if record.peak_memory else ""
@@ -168,30 +170,33 @@ def tracked_by_prefect(space: Workspace, *, run: str) -> Iterator[None]:
             yield
 
 
-def _table(chosen: Sequence[Variant], space: Workspace, *, as_json: bool) -> Answer:
-    """The variants' figures, one column each."""
+def _table(
+    chosen: Sequence[Variant], space: Workspace, *, name: str, format: Format, as_json: bool
+) -> Answer:
+    """The figures of the variants of the run called `name`, one column each."""
     found = [mean_figures((run.name for run in variant.runs), space) for variant in chosen]
-    titles = [variant.title or variant.runs[0].name for variant in chosen]
+    titles = [variant.title or name for variant in chosen]
     seeds = [str(len(variant.runs)) for variant in chosen]
     rows = [["", *titles], ["seeds", *seeds]]
-    for name in dict.fromkeys(name for one in found for name in one):
+    for figure in dict.fromkeys(figure for one in found for figure in one):
         cells = []
-        for scores in (one.get(name) for one in found):
+        for scores in (one.get(figure) for one in found):
             mean = f"{scores.mean:.4g}" if scores else ""
             several = scores and scores.standard_error
             cells.append(f"{mean} ± {scores.standard_error:.2g}" if scores and several else mean)
-        rows.append([name, *cells])
+        rows.append([figure, *cells])
     names = [run.name for variant in chosen for run in variant.runs]
     data = [
         {
             "variant": title,
             "runs": [run.name for run in variant.runs],
-            "figures": {name: scores.model_dump(mode="json") for name, scores in one.items()},
+            "figures": {figure: scores.model_dump(mode="json") for figure, scores in one.items()},
         }
         for title, variant, one in zip(titles, chosen, found, strict=True)
     ]
-    text = f"{aligned(rows)}\n\neach run: cloze compare {' '.join(names)}"
-    return Answer({"variants": data}, text, as_json)
+    if format == "text":
+        say(f"each run: cloze compare {' '.join(names)}")
+    return Answer({"variants": data}, written(rows, format), as_json)
 
 
 def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -> Answer:

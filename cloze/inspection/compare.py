@@ -5,13 +5,10 @@ Out: the fields in which their configurations differ, and their figures side by 
      Markdown or LaTeX; optionally a page with their curves.
 """
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
-from cloze.answer import Answer, aligned
+from cloze.answer import ABSENT, Answer, Format, written
 from cloze.artifacts import filesystem
 from cloze.artifacts.config import flat
 from cloze.artifacts.errors import UsageError
@@ -20,20 +17,6 @@ from cloze.artifacts.summary import Summary
 from cloze.flows.report.figures import figures, read_summary
 from cloze.flows.workspace import read_record
 from cloze.options import PLACE, Place, RunName
-
-ABSENT = "—"
-
-Rows = Sequence[Sequence[str]]
-
-Format = Literal["text", "csv", "latex", "markdown"]
-
-LATEX_ESCAPES = str.maketrans(
-    {
-        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        **{"±": r"$\pm$", ABSENT: "---"},
-    }
-)
 
 
 def compare(
@@ -72,8 +55,7 @@ def compare(
         filesystem.write_bytes(str(page), comparison_page(summaries, rows, notes).encode())
         data["page"] = str(page)
         say(f"page: {page}")
-    write = {"text": aligned, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
-    return Answer(data, write(rows), place.json)
+    return Answer(data, written(rows, format), place.json)
 
 
 def _notes(summaries: Mapping[str, Summary]) -> list[str]:
@@ -93,23 +75,3 @@ def _notes(summaries: Mapping[str, Summary]) -> list[str]:
         "accuracies are not comparable; set evaluate.heldout_examples to give runs the same ones, "
         "or pretrain.seed (cloze run --seeds) to repeat training on the same data"
     ]
-
-
-def _csv(rows: Rows) -> str:
-    written = io.StringIO()
-    blank = [["" if cell == ABSENT else cell for cell in row] for row in rows]
-    csv.writer(written, lineterminator="\n").writerows(blank)
-    return written.getvalue().rstrip("\n")
-
-
-def _markdown(rows: Rows) -> str:
-    lines = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    rule = ["---", *("---:" for _ in rows[0][1:])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
-
-
-def _latex(rows: Rows) -> str:
-    lines = [f"{' & '.join(cell.translate(LATEX_ESCAPES) for cell in row)} \\\\" for row in rows]
-    begin = f"\\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
-    table = [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([*table, r"\end{tabular}"])

@@ -87,8 +87,15 @@ def test_the_command_runs_every_seed_and_shares_the_data(
     command = ["run", str(tmp_path / "run.toml"), "--workspace", runs, "--without-prefect"]
     assert exit_code([*command, "--seeds", "0", "1", "--json"]) == 0
     (variant,) = json.loads(capfd.readouterr().out)["variants"]
+    assert variant["variant"] == "try"
     assert variant["runs"] == ["try-seed-0", "try-seed-1"]
     first, second = (read_record(workspace(runs), name).stages for name in variant["runs"])
     assert {first[stage].state for stage in first} == {"made"}
     reused = {stage for stage, found in second.items() if found.state == "reused"}
     assert reused == {"vocabulary", "tokens", "examples", "labels"}
+
+    # the same command finds everything made, and writes its table for a paper
+    assert exit_code([*command, "--seeds", "0", "1", "--format", "latex"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[:3] == [r"\begin{tabular}{lr}", r"\toprule", r" & try \\"]
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
