@@ -168,7 +168,7 @@ def change_config(directory: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "roberta"}, "model_type is 'roberta', expected 'bert'"),
+        ({"model_type": "electra"}, "model_type is 'electra', expected 'bert'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder is True"),
         ({"hidden_act": "relu"}, "hidden_act 'relu'"),
