@@ -70,9 +70,9 @@ _INTERLANGUAGE = re.compile(
 )
 """A link to the same article in another language, which stands alone on its line; within a sentence
 it is a link like any other."""
-_VARIANTS = re.compile(r"-\{((?:[^{}]|\{(?!\{))*?)\}-")
+_VARIANTS = re.compile(r"-\{((?:[^{}-]|-(?!\{)|\{(?!\{))*+)\}-")
 _VARIANT = re.compile(r"(?:^|;)\s*(?:[a-z-]+=>)?zh(?:-[a-z]+)?\s*:\s*([^;]*)")
-_BOLD_SIGN = re.compile(r"^(?=(?:'{2,}|\[\[)+[*#:;|!])", re.MULTILINE)
+_BOLD_SIGN = re.compile(r"^(?=(?:'{2,}+|\[\[)++[*#:;|!])", re.MULTILINE)
 _KEPT = "\ue000"
 """Marks a line that begins with a sign in bold or in a link, which makes no list of it."""
 _CONVERSIONS = ("convert", "cvt")

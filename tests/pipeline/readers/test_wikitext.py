@@ -126,6 +126,12 @@ def test_linear_parsing_finds_what_the_obvious_patterns_find(text: str) -> None:
         "(,",
         "[//a ",
         "{",
+        "-{",
+        "-{a",
+        "''[[",
+        "{{convert|",
+        "{{convert|5|",
+        "zh:",
     ],
 )
 def test_no_markup_takes_longer_than_in_proportion_to_its_length(piece: str) -> None:
