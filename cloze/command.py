@@ -198,6 +198,7 @@ def main() -> NoReturn:
             if nowhere != number:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
+            os.set_inheritable(number, True)  # a child's own streams must not be missing either
             setattr(sys, name, open(number, mode))  # noqa: SIM115 - for the process's lifetime
         elif mode == "w":
             getattr(sys, name).reconfigure(errors="backslashreplace")  # LC_ALL=en_US.ISO-8859-1

@@ -128,7 +128,7 @@ def test_a_server_killed_while_it_starts_is_started_again_and_asks_for_the_secre
     again = wait_for(
         lambda: (found := LocalJob.read(job)) and found != started and found, what="another"
     )
-    url = f"http://127.0.0.1:{again.argv[again.argv.index('--port') + 1]}/api"
+    url = f"http://127.0.0.1:{again.argv[-1]}/api"
     refused = wait_for(lambda: status(f"{url}/admin/version"), what="an answer")
     ((code, said),) = ends([run])
     assert refused == 401
