@@ -264,5 +264,6 @@ def test_a_store_that_does_not_answer_is_one_line_that_says_so(
     done = cloze("prepare", "local.toml", "--workspace", "s3://store/runs", cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "the object store did not answer 6 times (EndpointConnectionError" in done.stderr
+    found = r"the object store did not answer for \d+ s \(EndpointConnectionError"
+    assert re.search(found, done.stderr), done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
