@@ -24,6 +24,8 @@ ALSO = (
     *("uvicorn.lifespan.on", "uvicorn.loops.auto"),
     *("alembic.autogenerate", "aiosqlite", "sklearn.metrics", "sklearn.linear_model"),
     *("scipy.stats", "torch.distributed.run", "torch.utils.tensorboard"),
+    *("deepspeed", "deepspeed.ops", "deepspeed.utils"),
+    *("deepspeed.launcher.launch", "deepspeed.launcher.runner"),
 )
 """Modules that are imported by name or on use: by the server's program, and in functions."""
 
