@@ -167,8 +167,12 @@ class EncoderConfig(Config):
         """Weights of one layer that every token is multiplied with."""
         width, inner = self.hidden_size, self.intermediate_size
         if self.layer_type == "lstm":
+            # four gates, each with H × I weights for the input and for the projected state;
+            # projection I × H
             return 9 * width * inner
         is_gated = self.family == "modern" and self.gated
+        # query, key, value and output: H × H each; two products between H and I, or three with a
+        # gate
         return 4 * width**2 + (3 if is_gated else 2) * width * inner
 
     @property
@@ -184,6 +188,7 @@ class EncoderConfig(Config):
             return self.layer_weights + 8 * inner
         if self.family == "modern":
             return self.layer_weights + 2 * width
+        # biases of the projections and of both dense layers; scale and shift of two norms
         return self.layer_weights + (4 * width + inner + width) + 2 * 2 * width
 
     def parameters(self, vocabulary_size: int) -> int:
@@ -197,6 +202,7 @@ class EncoderConfig(Config):
             outside = vocabulary_size * (width + 1) + rows * width + 3 * width + width**2
             return outside + layers - width
         rows = vocabulary_size + self.max_position_embeddings + self.type_vocab_size
+        # three tables, and scale and shift of their norm
         embeddings = rows * width + 2 * width
         pooler = width**2 + width
         masked_lm = width**2 + width + 2 * width + vocabulary_size
@@ -210,6 +216,7 @@ class EncoderConfig(Config):
         """
         if self.layer_type == "lstm":
             return 0
+        # A token of a local layer sees its window and itself, but not more than its sequence.
         local = min(squared, tokens * (self.local_attention + 1))
         return self.global_layers * squared + (self.num_hidden_layers - self.global_layers) * local
 
@@ -235,6 +242,7 @@ class EncoderConfig(Config):
         family, preset = table.get("family", "bert"), table.get("preset", "base")
         known = PRESETS
         if family == "modern":
+            # Under the table's own values, which take precedence.
             known, table = MODERN_PRESETS, {**MODERN_DEFAULTS, **table}
         if preset not in known:
             if preset in (*PRESETS, *MODERN_PRESETS):
@@ -244,6 +252,7 @@ class EncoderConfig(Config):
                 )
             return table
         sizes = dict(zip(SIZE_NAMES, known[preset], strict=True))
+        # A size that is missing or 0 is the preset's.
         return {**table, **{name: table.get(name) or size for name, size in sizes.items()}}
 
     @model_validator(mode="after")
@@ -266,6 +275,7 @@ class EncoderConfig(Config):
             if self.positions != "rotary" or not self.gated:
                 raise ValueError('positions and gated require family = "modern"; leave them out')
             return self
+        # What a modern layer lacks may only have its default.
         others = {
             "layer_type": "transformer",
             "attention_direction": "bidirectional",
@@ -417,6 +427,7 @@ class PretrainConfig(Config):
                 f"first_batch_size {self.first_batch_size} is larger than batch_size "
                 f"{self.batch_size}, but batches can only grow"
             )
+        # Rounded as `Curriculum` rounds the end of a phase.
         longest = round(self.phases[0].share * self.steps)
         if self.batch_growth_steps > longest:
             raise ValueError(
@@ -433,6 +444,7 @@ class PretrainConfig(Config):
 
     def sequences(self, first: int, stop: int) -> int:
         """Sequences in the steps from `first` up to `stop`, if no epoch ends among them."""
+        # a slice beyond the growing steps is empty
         growing = self.growing_batches()[first:stop]
         return sum(growing) + (stop - first - len(growing)) * self.batch_size
 
@@ -597,6 +609,7 @@ class TaskConfig(Config):
 
     @model_validator(mode="after")
     def _suits_its_kind(self) -> "TaskConfig":
+        # all classification families have the word in their names
         if self.class_weights != "none" and "classification" not in self.kind:
             raise ValueError(f"class_weights applies to classification tasks, not to {self.kind}")
         if self.kind == "multi_label_classification":
@@ -618,6 +631,7 @@ class TaskConfig(Config):
             raise ValueError(f"glue: unknown task {name}, known are {', '.join(GLUE)}")
         if not table.get("folder"):
             raise ValueError(f"glue = {name!r} needs folder = '...' with its .tsv files")
+        # Settings in the table take precedence over GLUE's.
         return {**task_fields(name, table["folder"]), **table}
 
 
@@ -760,6 +774,7 @@ class FinetuneConfig(Config):
     @model_validator(mode="after")
     def _stages_follow_earlier_tasks(self) -> "FinetuneConfig":
         known: set[str] = set()
+        # Only earlier tasks may be named, so chains of tasks have an order and no cycle.
         for task in self.tasks:
             if task.after and task.after not in known:
                 raise ValueError(

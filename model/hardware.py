@@ -38,6 +38,7 @@ def machine_precision() -> tuple[Literal["bf16", "fp32"], str]:
 def cpu_precision() -> tuple[Literal["bf16", "fp32"], str]:
     """As `machine_precision`, on its processor."""
     for name in LIMITS:
+        # oneDNN obeys such a limit: without bf16's instructions it would emulate the products.
         limit = os.environ.get(name, "").upper()
         if limit not in ("", "ALL", "DEFAULT") and not any(name in limit for name in BF16_SETS):
             return "fp32", f"{name}={limit} has no bf16 products"

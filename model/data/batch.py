@@ -56,6 +56,8 @@ def ladder(count: int, *, rungs: int = 32, step: int = 1) -> int:
     long as a step of a small encoder. With 16 rungs a batch grows by at most 6 % and by 2 % on
     average, and a run has a handful of sizes instead of hundreds.
     """
+    # 1 << bit_length is where the count's octave ends, so half of it is the octave's width, which
+    # the rungs divide evenly.
     step = max(step, (1 << count.bit_length()) // (2 * rungs))
     return -(-count // step) * step
 
@@ -70,6 +72,8 @@ def gpu_bucket(batch: Shape, *, longest: int) -> Shape:
     """
     tokens = ladder(batch.tokens, step=GPU_STEP)
     while True:
+        # The padding tokens fill at least `needed` sequences, none longer than `longest`, and at
+        # most as many as there are padding tokens, since a sequence has at least one.
         needed = -(-(tokens - batch.tokens) // longest)
         sequences = max(1, tokens // batch.longest)
         while sequences < batch.sequences + needed:
@@ -79,6 +83,7 @@ def gpu_bucket(batch: Shape, *, longest: int) -> Shape:
         if sequences - batch.sequences <= tokens - batch.tokens:
             break
         tokens = ladder(tokens + 1, step=GPU_STEP)
+    # M in units of T / 256, so that it takes few values for each T: with 15 % masked, 38.4 → 40.
     share = max(32, ladder(-(-batch.masked * 256 // tokens), rungs=8)) if batch.masked else 0
     return Shape(tokens, sequences, tokens * share // 256, batch.longest)
 
@@ -145,6 +150,8 @@ class PackedBatch:
         """[T] int64: the position of each token when every sequence is reversed."""
         places = torch.arange(self.tokens, device=self.input_ids.device)
         starts = self.cu_seqlens.long()
+        # Counting a token at a boundary to the sequence that begins there; then reflect each place
+        # within its sequence: first + last - place.
         sequence = torch.searchsorted(starts[1:], places, right=True)
         return starts[sequence] + starts[sequence + 1] - 1 - places
 
@@ -161,6 +168,8 @@ class PackedBatch:
         unpredicted = ladder(masked, rungs=CPU_RUNGS, step=CPU_MASKED_STEP) - masked
         if not tokens and not unpredicted:
             return self
+        # Padding sequences are as long as the longest one, the last of them shorter, so
+        # `max_seqlen` still holds for attention.
         ends = [*range(self.max_seqlen, tokens, self.max_seqlen), tokens] if tokens else []
         return self._with_padding(ends, unpredicted)
 
@@ -171,6 +180,8 @@ class PackedBatch:
         """
         bucket = gpu_bucket(self.shape, longest=self.max_seqlen)
         padding, tokens = bucket.sequences - self.sequences, bucket.tokens - self.tokens
+        # Spread evenly, so that every padding sequence has between 1 and `longest` tokens
+        # (`gpu_bucket`).
         ends = [tokens * (number + 1) // padding for number in range(padding)]
         filled = self._with_padding(ends, bucket.masked - len(self.masked_lm_ids))
         labels = functional.pad(self.next_sentence_label, (0, padding), value=NO_NEXT_SENTENCE)
@@ -202,6 +213,8 @@ class PackedBatch:
             return self
         if there.type == "cpu":
             return self.mapped(lambda tensor: tensor.to(there))
+        # Only the bucket is copied. The batch is then a prefix of each of its tensors, so kernels
+        # for the bucket's few shapes read the same memory.
         bucket = self.bucketed().mapped(lambda tensor: on(there, tensor))
         views = {name: getattr(bucket, name)[: len(own)] for name, own in self.tensors().items()}
         batch: PackedBatch = replace(self, bucket=bucket, **views)
@@ -252,6 +265,7 @@ def pack_sequences(examples: Sequence[Example]) -> PackedBatch:
         for example, length in zip(examples, lengths, strict=True)
     ]
     masked = [
+        # positions within an example become positions among all T tokens
         start + np.asarray(example.masked_lm_positions, np.int64)
         for example, start in zip(examples, starts, strict=True)
     ]
@@ -282,6 +296,7 @@ def packed_batch(
 
     return PackedBatch(
         input_ids=tensor(input_ids),
+        # type 1 from the end of segment A on
         token_type_ids=tensor(position_ids >= np.repeat(segment_a_lengths, lengths)),
         position_ids=tensor(position_ids),
         cu_seqlens=torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)),
@@ -303,6 +318,8 @@ def ragged_indices(
     """`start, start + 1, …` for each row, concatenated; [sum of lengths]."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
+    # A running count over all rows, shifted for each row by its start less its offset in the
+    # result.
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(total)
 
 

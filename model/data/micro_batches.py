@@ -48,12 +48,16 @@ class CostModel:
         """The weights for one architecture."""
         width, layers = encoder.hidden_size, encoder.num_hidden_layers
         if encoder.family == "modern":
+            # A token's FLOPs in an average layer: 2 per weight, and in local layers attention to a
+            # full window, whatever the sequence length. Only the global layers' attention depends
+            # on it.
             share = encoder.global_layers / layers
             window = 4 * width * (1 - share) * (encoder.local_attention + 1)
             token = 2 * encoder.layer_weights + window
             return CostModel(
                 4 * width * share / token, 2 * width * vocabulary_size / token / layers
             )
+        # 4 H / 24 H² for a key, and 2 H V / (24 H² × layers) for a masked token.
         return CostModel(attention=1 / (6 * width), masked=vocabulary_size / (12 * layers * width))
 
     def __call__(self, sizes: Sizes) -> NDArray[np.float64]:
@@ -79,10 +83,14 @@ def plan_micro_batches(
             f"training.token_budget is {token_budget}, but an example has {int(lengths.max())} "
             "tokens; raise it to at least the longest sequence length"
         )
+    # Largest first and back and forth, so that the early differences between ranks cancel out.
     order = np.argsort(-costs, kind="stable")
     lengths = lengths[order]
+    # `turn` is also the position of an example among those of its rank.
     turn, rank = _deal(np.arange(len(order)), ranks)
     most_tokens = np.bincount(rank, weights=lengths, minlength=ranks).max()
+    # As many as the fullest rank needs at least. Dealing by cost may overfill one of them; then one
+    # more, at the latest until every example is alone, which fits by the check above.
     micro_batches = max(1, -(-int(most_tokens) // token_budget))
     while True:
         _, micro = _deal(turn, micro_batches)
@@ -91,6 +99,8 @@ def plan_micro_batches(
         if tokens.max() <= token_budget:
             break
         micro_batches += 1
+    # Sorted by (rank, micro-batch), the parts are consecutive runs; the stable sort keeps the order
+    # of costs within each.
     ends = np.cumsum(np.bincount(part, minlength=ranks * micro_batches))
     parts = np.split(order[np.argsort(part, kind="stable")], ends[:-1])
     return [parts[first : first + micro_batches] for first in range(0, len(parts), micro_batches)]
@@ -107,6 +117,7 @@ def pack_examples(examples: Examples) -> PackedBatch:
     return packed_batch(
         examples.input_ids,
         examples.document_lengths,
+        # Columns of examples are repeated for each of their documents, which become sequences.
         segment_a_lengths=np.repeat(examples.segment_a_lengths, examples.document_counts),
         masked_lm_positions=examples.masked_places,
         masked_lm_ids=examples.masked_lm_ids,
@@ -141,6 +152,9 @@ class StepBatch:
     def wait_for_copies(self) -> None:
         """Make the current stream wait for the micro-batches; the host does not wait."""
         if self.copied is not None:
+            # The copies ran on another stream. Without `record_stream`, torch's allocator could
+            # hand out their memory as soon as the batch is dropped, while kernels queued here still
+            # read it.
             stream = torch.cuda.current_stream()
             stream.wait_event(self.copied)
             for micro_batch in self.micro_batches:
@@ -183,6 +197,7 @@ class BatchSource:
         batch = self.curriculum.batch(step)
         files = self.shards[batch.max_seq_length]
         order = self.curriculum.lengths[batch.max_seq_length]
+        # Consecutive epochs read consecutive copies: the same text with other masks and pairs.
         copy = batch.epoch % order.copies
         shards, rows = order.locate(batch)
         sizes = files.sizes(copy, shards, rows)
@@ -195,15 +210,20 @@ class BatchSource:
         micro_batches = []
         for mine in plan[self.share.rank]:
             if not len(mine):
+                # Every rank computes the same number of micro-batches, because it communicates in
+                # each.
                 micro_batches.append(empty_micro_batch(*self.cls_sep))
                 continue
             examples = files.gather(copy, shards[mine], rows[mine])
             if self.masking is not None:
+                # Addressed by the example's number in the epoch, so masks do not depend on ranks or
+                # budgets.
                 key = address(self.purpose, "masks", batch.max_seq_length, batch.epoch)
                 examples = self.masking(examples, batch.first + mine, key=key)
             if self.next_token is not None:
                 examples = self.next_token(examples)
             micro_batches.append(pack_examples(examples))
+        # [ranks]: cost of each rank's share, for the log's imbalance
         work = np.array([costs[np.concatenate(theirs)].sum() for theirs in plan])
         return StepBatch(
             step=step,
@@ -259,6 +279,8 @@ def prefetch(
     thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
     try:
         waiting = deque(thread.submit(make, i) for i in range(first, min(first + depth, stop)))
+        # Each turn takes the oldest value, number `index - depth`, and orders one more in its
+        # place.
         for index in range(first + depth, stop + depth):
             value = waiting.popleft().result()
             if index < stop:

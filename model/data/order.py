@@ -71,12 +71,15 @@ class LengthOrder:
         if ordinal < len(self.first_sizes):
             return self._growing[ordinal]
         epoch, ordinal = 0, ordinal - len(self.first_sizes)
+        # The growing batches end in the middle of an epoch, whose remaining examples come first.
         if self.first_sizes:
             last = self._growing[-1]
             rest = -(-(sum(self.rows[last.epoch % self.copies]) - last.stop) // self.batch_size)
             if ordinal < rest:
                 return self._cut(last.epoch, last.stop + ordinal * self.batch_size, self.batch_size)
             epoch, ordinal = last.epoch + 1, ordinal - rest
+        # From here on, batches begin at whole epochs. A cycle through all copies has the same
+        # number of batches wherever it begins, so whole cycles are skipped at once.
         batches = [-(-sum(copy) // self.batch_size) for copy in self.rows]
         cycles, ordinal = divmod(ordinal, sum(batches))
         epoch += cycles * self.copies
@@ -105,16 +108,19 @@ class LengthOrder:
         """Shard and row of every example in `batch`."""
         shard_rows = np.asarray(self.rows[batch.epoch % self.copies], np.int64)
         key = address(self.purpose, self.max_seq_length, "epoch", batch.epoch)
+        # The shards in this epoch's order, and where each ends when they are laid end to end.
         shards = cached_permutation(address(key, "shards"), len(shard_rows))
         rows = shard_rows[shards]
         ends = np.cumsum(rows)
         parts = [np.empty(0, np.int64)]
+        # The batch takes a slice of every window that it touches; the last window may be shorter.
         for window in range(batch.first // WINDOW_ROWS, -(-batch.stop // WINDOW_ROWS)):
             begin = window * WINDOW_ROWS
             window_key = address(key, "window", window)
             inside = cached_permutation(window_key, min(WINDOW_ROWS, int(ends[-1]) - begin))
             parts.append(begin + inside[max(batch.first - begin, 0) : batch.stop - begin])
         places = np.concatenate(parts)  # in the concatenated shards
+        # Back from a place to the shard that holds it, and the row within the shard.
         slot = np.searchsorted(ends, places, side="right")
         return shards[slot], places - (ends - rows)[slot]
 
@@ -129,6 +135,8 @@ class Curriculum:
 
     def batch(self, step: int) -> BatchAddress:
         """The global batch of step `step`, counted from 0."""
+        # The step where each phase ends; that step belongs to the next one. Rounding may move an
+        # end by a step, but the last one is `steps`, because the shares add up to 1.
         ends = [round(share * self.steps) for share in accumulate(p.share for p in self.phases)]
         current = min(bisect_right(ends, step), len(ends) - 1)
         length = self.phases[current].max_seq_length

@@ -41,6 +41,8 @@ class Sizes:
     @property
     def squared_lengths(self) -> Int64:
         """[N] sum of the squared document lengths of each example: the work of attention."""
+        # Sums from each example's first document to the next one's. `reduceat` relies on every
+        # example having at least one: for an empty range it would return the next example's value.
         first_N = np.cumsum(self.document_counts) - self.document_counts
         squared_N: Int64 = np.add.reduceat(self.document_lengths**2, first_N)
         return squared_N
@@ -66,6 +68,7 @@ class _Lists:
     """A column of lists, as views into the mapped file."""
 
     def __init__(self, column: pa.ListArray) -> None:
+        # Views: no row is read before it is copied.
         self._offsets: Int64 = column.offsets.to_numpy()
         self._values: Ids = column.values.to_numpy()
 
@@ -129,6 +132,7 @@ class ExampleShards:
     def sizes(self, copy: int, shards: Int64, rows: Int64) -> Sizes:
         """Lengths, mask counts and labels of the given rows, in that order."""
         lengths, masked_counts, labels = (np.empty(len(rows), np.int64) for _ in range(3))
+        # one each, unless the file has packed several into an example
         documents = np.ones(len(rows), np.int64)
         for at, shard in self._by_shard(copy, shards):
             lengths[at] = shard.input_ids.lengths(rows[at])
@@ -184,6 +188,8 @@ class ExampleShards:
         """Map a shard after checking it against the manifest."""
         entry = self.entries[shard]
         path = self._artifact.path(entry.name)
+        # The copies of a shard are the record batches of its file. The columns are views that keep
+        # the mapping alive after the reader is closed.
         with pa.ipc.open_file(pa.memory_map(path)) as reader:
             if not reader.schema.equals(self._schema):
                 raise IntegrityError(
@@ -206,6 +212,7 @@ class ExampleShards:
 def select(examples: Examples, order: Int64) -> Examples:
     """The examples at `order`, in that order."""
     lengths, masked_counts = examples.lengths[order], examples.masked_counts[order]
+    # Where the tokens, the masked tokens and the documents of each chosen example begin.
     starts = np.cumsum(examples.lengths)[order] - lengths
     masked_starts = np.cumsum(examples.masked_counts)[order] - masked_counts
     masked = ragged_indices(masked_starts, masked_counts)

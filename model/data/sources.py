@@ -52,7 +52,10 @@ def training_source(
     shards = {
         length: ExampleShards(artifact, split="train", max_seq_length=length) for length in lengths
     }
+    # Order and dynamic masks are keyed by artifact and seed alone: whoever repeats the run, on any
+    # number of machines, reads the same batches.
     purpose = f"{artifact.digest}/{stage.seed}"
+    # The batch size grows at the beginning of the run, that is, at the first phase's length.
     first_sizes = {recipe.phases[0].max_seq_length: recipe.growing_batches()}
     orders = {
         length: LengthOrder(
@@ -86,18 +89,24 @@ def heldout_sources(
         return {}
     for length in {phase.max_seq_length for phase in stage.pretrain.phases}:
         shards = ExampleShards(artifact, split=HELDOUT, max_seq_length=length)
+        # one copy is enough: every text once, with one set of masks
         first_copy = shards.rows[:1]
         wanted = min(stage.pretrain.evaluation_examples, sum(first_copy[0]))
         if not wanted:
             continue
+        # Keyed by a constant instead of the run's seed, so that runs are compared on the same
+        # sample.
         order = LengthOrder(length, first_copy, min(EVALUATION_BATCH, wanted), "evaluation")
         phase = PhaseConfig(max_seq_length=length, share=1.0)
         sources[length] = BatchSource(
+            # Whole batches only: a rest of `wanted` that does not fill one is not evaluated.
             curriculum=Curriculum(wanted // order.batch_size, (phase,), {length: order}),
             shards={length: shards},
             share=share,
             cost=CostModel.of(stage.encoder, tokenizer.size),
             cls_sep=(tokenizer.cls_id, tokenizer.sep_id),
+            # No `masking` here: the stored masks, the same for every run, also if it trains with
+            # dynamic ones.
             next_token=next_token(artifact, stage),
         )
     return sources
@@ -110,6 +119,7 @@ def masked_token_counts(source: BatchSource) -> NDArray[np.int64]:
     """
     length = source.curriculum.batch(0).max_seq_length
     order = source.curriculum.lengths[length]
+    # An address need not be one of the run's batches: this is the beginning of epoch 0.
     sample = BatchAddress(length, 0, 0, min(SAMPLE, sum(order.rows[0])))
     shards, rows = order.locate(sample)
     ids = source.shards[length].gather(0, shards, rows).masked_lm_ids

@@ -54,20 +54,27 @@ class DynamicMasking:
     def __call__(self, examples: Examples, numbers: Int64, *, key: int) -> Examples:
         """`examples` with new masks; `numbers[i]` addresses example i's draws."""
         lengths, counts = examples.lengths, examples.masked_counts
+        # [N] first token of each example; [T] the example of each token, and its place there.
         starts = np.cumsum(lengths) - lengths
         example_of_token = np.repeat(np.arange(len(examples)), lengths)
         place = ragged_indices(0, lengths)
+        # a number of its own for every (example, token), hence a draw of its own
         counters = numbers[example_of_token] * _TOKENS_PER_EXAMPLE + place
 
+        # Undo the stored masks: start from the original text.
         originals = examples.input_ids.copy()
         originals[examples.masked_places] = examples.masked_lm_ids
 
         # The tokens with the smallest draws of each example are predicted.
+        # 53 of the 64 bits, which a float64 holds exactly.
         order = (draw(_stream(key, "which"), counters) >> np.uint64(11)).astype(np.float64)
+        # [CLS] of each document, [SEP] after segment A, [SEP] at the end of each document.
         ends = np.cumsum(examples.document_lengths)
         end_of_a = starts + examples.segment_a_lengths
         for special in (ends - examples.document_lengths, end_of_a - 1, ends - 1):
             order[special] = np.inf  # never drawn, since there are at least as many other tokens
+        # Sorted by example, then by draw. The examples stay where they are, so `place` is now also
+        # the rank of a draw within its example, and the `counts` lowest are those predicted.
         by_example = np.lexsort((order, example_of_token))
         chosen = np.sort(by_example[place < counts[example_of_token]])
 
@@ -111,12 +118,17 @@ class NextToken:
 
     def __call__(self, examples: Examples) -> Examples:
         """Predict every token except the first one in reading direction."""
+        # [T] places within the examples; [D] the ends of their documents.
         places = ragged_indices(0, examples.lengths)
         of_documents = np.cumsum(examples.document_lengths)
         predicted = np.ones(len(places), dtype=np.bool_)
+        # Not predicted: the first token of a document from left to right, the last one from right
+        # to left.
         predicted[of_documents - (examples.document_lengths if self.step == 1 else 1)] = False
         return replace(
             self.sizes(examples),
+            # The position that predicts lies one step before the predicted one, in reading
+            # direction.
             masked_lm_positions=places[predicted] - self.step,
             masked_lm_ids=examples.input_ids[predicted],
         )

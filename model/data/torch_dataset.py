@@ -45,6 +45,8 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         """Uses steps, batch_size, phases (with prepared lengths) and masks of `recipe`."""
         super().__init__()
         longest = max(phase.max_seq_length for phase in recipe.phases)
+        # Of this encoder, only the number of positions is checked, and its costs balance the ranks.
+        # The budget holds any share of a batch, so there is always exactly one micro-batch.
         shape = EncoderConfig(preset="base", max_position_embeddings=longest)
         stage = PretrainStage(seed=seed, encoder=shape, pretrain=recipe)
         share = Share(rank, ranks, token_budget=recipe.batch_size * longest)
@@ -59,6 +61,8 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         worker = get_worker_info()
+        # A DataLoader asks its workers in turn, so that batches arrive in order of their steps if
+        # worker i of n makes steps i, i + n, …
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
         for step in range(first, self.steps, stride):
             (batch,) = self._source(step).micro_batches

@@ -80,6 +80,8 @@ class SelfAttention(nn.Module):
         """[T, H]."""
         tokens, width = hidden_TH.shape
         inside, outside = noise and noise.at(SITE_PROBABILITIES), noise and noise.at(SITE_OUTPUT)
+        # On a CPU this half of the layer is one autograd function; on a GPU and in FP8, plain
+        # operations. It takes the parameters in the order in which they are registered above.
         fused = hidden_TH.device.type == "cpu" and not self.fp8
         if fused and isinstance(attend, GroupedAttention):
             return apply(
@@ -101,6 +103,7 @@ class SelfAttention(nn.Module):
         """`forward` in plain torch operations, which torch can compile for a GPU."""
         tokens, width = hidden_TH.shape
         dense = fp8_affine if self.fp8 else affine
+        # The first six parameters are those of query, key and value.
         weight, bias = side_by_side(*self.parameters())
         parts_T3AK = dense(hidden_TH, weight, bias, input_first=True).view(
             tokens, 3, self.heads, -1
@@ -139,6 +142,8 @@ class FeedForward(nn.Module):
             return self.composed(hidden_TH, noise)
         draws = dropout_draws(noise, hidden_TH.numel(), probability=self.dropout_prob)
         parameters = self._parameters.values()
+        # Within an autograd function gradients are always disabled, so it is passed whether any
+        # will be needed; if not, the slopes of GELU are not saved.
         return apply(
             _FeedForward,
             hidden_TH,
@@ -179,6 +184,7 @@ class _SelfAttention(torch.autograd.Function):
     ) -> Tensor:
         tokens, width = hidden_TH.shape
         output_weight_HH, output_bias_H, norm_weight_H, norm_bias_H = parameters[6:]
+        # One product for query, key and value: [T, 3 H], in memory the same as [T, 3, A, K].
         weight, bias = side_by_side(*parameters)
         parts = affine(hidden_TH, weight, bias, input_first=True)
         context_TAK, kept_inside = attend.forward(parts.view(tokens, 3, attend.heads, -1), draws[0])
@@ -196,7 +202,11 @@ class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _AttentionContext, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight, output_weight_HH, norm_weight_H, context_TH, *kept = ctx.saved_tensors
+        # Attention saves three tensors, with the kernel and without (`Kept`); the norm's follow
+        # them.
         attend, inside, outside = ctx.attend, tuple(kept[:3]), kept[3:]
+        # From the output back to the input: norm and dropout, output product, attention,
+        # projections.
         dresidual_TH, ddense_TH, *dbias_and_norm = residual_norm_gradients(
             gradient_TH, outside, norm_weight_H, ctx.draws[1]
         )
@@ -205,8 +215,10 @@ class _SelfAttention(torch.autograd.Function):
         dparts = attend.backward(
             dcontext_TH.view(len(hidden_TH), attend.heads, -1), inside, ctx.draws[0]
         ).view(len(hidden_TH), -1)
+        # One gradient per projection, as they are separate parameters.
         dweights_3HH = transposed_products(hidden_TH, dparts, count=3)
         return (
+            # The last product adds the residual's gradient to the one through the layer.
             product(dparts, weight.mT, added_to_MN=dresidual_TH),
             None,
             None,
@@ -252,6 +264,7 @@ class _FeedForward(torch.autograd.Function):
         hidden_TH, in_weight_HI, out_weight_HI, norm_weight_H, kept_TI, active_TI, *kept = (
             ctx.saved_tensors
         )
+        # From the output back to the input: norm and dropout, second product, GELU, first product.
         dresidual_TH, ddense_TH, *dbias_and_norm = residual_norm_gradients(
             gradient_TH, kept, norm_weight_H, ctx.draws
         )
@@ -260,6 +273,7 @@ class _FeedForward(torch.autograd.Function):
             product(ddense_TH, out_weight_HI), kept_TI, ctx.gelu
         )
         return (
+            # the last product adds the residual's gradient
             product(dinner_TI, in_weight_HI.mT, added_to_MN=dresidual_TH),
             None,
             None,

@@ -87,6 +87,7 @@ class _LookUp(torch.autograd.Function):
         found: list[Tensor | None] = []
         for (shape, is_leaf), ids_T in zip(ctx.tables, ctx.saved_tensors, strict=True):
             gradient_NH = _table_gradient(wide_TH, ids_T, shape, gradient_TH.dtype)
+            # See above: leaves need dense gradients, copies in bfloat16 get sparse ones.
             found += [gradient_NH.to_dense() if is_leaf else gradient_NH, None]
         return tuple(found)
 
@@ -96,9 +97,11 @@ def _table_gradient(
 ) -> Tensor:
     """The gradient of a table; sparse if it has more rows than there are tokens."""
     sum_rows = torch.ops.aten.embedding_dense_backward
+    # No padding row (-1), no scaling by frequency (False).
     if shape[0] <= len(ids_T):
         dense_NH: Tensor = sum_rows(gradient_TH, ids_T, shape[0], -1, False).to(dtype)
         return dense_NH
+    # Sum into U rows, numbered by rank among the used ids, instead of a table of N rows.
     used_U, place_T = torch.unique(ids_T, return_inverse=True)
     sums_UH = sum_rows(gradient_TH, place_T, len(used_U), -1, False).to(dtype)
     return torch.sparse_coo_tensor(

@@ -79,6 +79,7 @@ def hits(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
     On a CPU, max is ten times as fast as argmax, so argmax is computed only for rows where the
     label attains the maximum.
     """
+    # Where no label is given (-1), class 0 is compared here, but no argmax equals the label below.
     if logits_NC.device.type == "cpu" and len(labels_N):
         at_label_N = logits_NC.gather(1, labels_N.clamp_min(0)[:, None]).squeeze(1)
         candidates = (at_label_N == logits_NC.amax(-1)).nonzero().squeeze(1)
@@ -96,10 +97,13 @@ def softmax_gradient(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tenso
     correct = hits(logits_MV, labels_M)
     gradient_MV = logits_MV.softmax(-1)
     predicted_M = labels_M != NOT_PREDICTED
+    # Flat places of the labels: one value per row is read and changed in place.
     rows_M = torch.arange(len(labels_M), device=labels_M.device)
     places_M = rows_M * logits_MV.shape[1] + labels_M.clamp_min(0)
     probabilities_M = gradient_MV.view(-1)[places_M]
+    # A bfloat16 probability can underflow to 0; the smallest normal number keeps the loss finite.
     losses_M = -wide(probabilities_M).clamp_min(torch.finfo(logits_MV.dtype).tiny).log()
+    # The gradient of the cross-entropy is softmax - 1 at the label, and the softmax elsewhere.
     gradient_MV.view(-1)[places_M] = probabilities_M - 1.0
     gradient_MV.masked_fill_(~predicted_M[:, None], 0.0)
     return gradient_MV, torch.where(predicted_M, losses_M, 0.0).sum(), correct
@@ -153,6 +157,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return (
             (wide(gradient_MV @ words_VH) * upstream).to(kind),
             (gradient_MV.mT @ (wide(vectors_MH) * upstream).to(kind))[: ctx.vocabulary],
+            # column sums, weighted by the upstream gradient
             (factors_M1.mT.to(kind) @ gradient_MV)[0, : ctx.vocabulary],
             None,
         )
@@ -163,6 +168,8 @@ class _NativeCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Context, vectors_MH: Tensor, words_VH: Tensor, bias_V: Tensor, labels_M: Tensor
     ) -> tuple[Tensor, Tensor]:
+        # The kernel adds the bias while it searches the maxima, and leaves the gradient in the
+        # logits' memory.
         logits_VM = product(words_VH, vectors_MH.mT)
         factors_M, loss, correct = native_softmax_gradient(logits_VM, bias_V, labels_M)
         ctx.save_for_backward(vectors_MH, words_VH, logits_VM, factors_M)
@@ -172,6 +179,8 @@ class _NativeCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, upstream: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
         vectors_MH, words_VH, gradient_VM, factors_M = ctx.saved_tensors
+        # Every column of `gradient_VM` lacks its factor; together with the upstream gradient it is
+        # applied to [M, H].
         kind, factors_M1 = vectors_MH.dtype, (factors_M * upstream)[:, None]
         if words_VH.shape[1] < len(factors_M):  # the smaller of the two is transposed
             dvectors_MH = transposed_product(words_VH, gradient_VM).mT

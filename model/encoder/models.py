@@ -171,6 +171,7 @@ class Encoder(nn.Module):
             seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout
             device = self.embeddings.word_embeddings.weight.device
             noise = seed if isinstance(seed, Noise) else noise_from(seed, device)
+        # Padding, up to a rung of the ladder or the GPU's bucket, is cut off again at the end.
         tokens = batch.tokens
         batch = batch.filled()
         mixings: Sequence[Mixing]
@@ -181,9 +182,12 @@ class Encoder(nn.Module):
         else:
             attend = BACKENDS[self.attention_backend](batch, self.config)
             mixings = [attend] * len(self.layers)
+        # Mark these sizes before the first call: otherwise torch would compile for exactly this
+        # batch, and again for the next.
         if self._is_compiled:
             held = [value for mixing in set(mixings) for value in vars(mixing).values()]
             _let_vary(batch.cu_seqlens, *(value for value in held if isinstance(value, Tensor)))
+        # Addresses of dropout: 0 for the embeddings, then the layers from 1.
         states = [self.embeddings(batch, noise and noise.at(0))]
         for number, (layer, mixing) in enumerate(zip(self.layers, mixings, strict=True), start=1):
             states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
@@ -212,12 +216,14 @@ class Encoder(nn.Module):
         `mean` averages them in fp32, `cls` takes the first, `pooler` applies the trained layer to
         it.
         """
+        # sums in float32, whatever the dtype: a bfloat16 sum of hundreds of vectors stops growing
         if pooling == "mean":
             lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
             sequence_T = torch.repeat_interleave(lengths_B, output_size=batch.tokens)
             sums_BH = hidden_TH.new_zeros(len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
             sums_BH = sums_BH.index_add(0, sequence_T, hidden_TH.float())
             return sums_BH / lengths_B[:, None]
+        # [CLS] is the first token of each sequence.
         first_BH = hidden_TH[batch.cu_seqlens[:-1].long()]
         if pooling == "cls":
             return first_BH
@@ -280,6 +286,8 @@ class PretrainingModel(nn.Module):
         """Summed losses and correct predictions of a batch; M and B may be 0."""
         filled = batch.filled()
         hidden_TH = self.encoder(filled, dropout)
+        # Only the M masked tokens pass through the head: the vocabulary's logits are the widest
+        # product.
         loss, correct = masked_lm_loss(
             self._transformed(hidden_TH[filled.masked_lm_positions]),
             self.encoder.embeddings.word_embeddings.weight,
@@ -289,6 +297,7 @@ class PretrainingModel(nn.Module):
         if self.next_sentence is None:
             nothing = torch.zeros((), device=hidden_TH.device)
             return PretrainingSums(loss, nothing, correct, nothing.long())
+        # `batch` rather than `filled`: no vectors for the padding sequences at the end.
         next_logits_B2 = self.next_sentence(self.encoder.pooled(hidden_TH, batch))
         return PretrainingSums(
             masked_lm_loss=loss,
@@ -397,8 +406,10 @@ def initialise_parameter(name: str, parameter: Tensor, config: EncoderConfig) ->
     of layers (Warner et al. 2024, A.2).
     """
     deviation = config.initializer_range
+    # Both halves of a layer end in `output_weight`; the prediction head's dense layer follows suit.
     if config.family == "modern" and name.endswith(("output_weight", "pooler.dense.weight")):
         deviation /= math.sqrt(2 * config.num_hidden_layers)
+    # Biases first: a norm's bias is called `layer_norm_bias`.
     if "bias" in name.rpartition(".")[2]:
         nn.init.zeros_(parameter)
     elif "layer_norm" in name:

@@ -66,6 +66,8 @@ class PreNormAttention(nn.Module):
     def forward(self, hidden_TH: Tensor, attend: Attend, noise: Noise | None) -> Tensor:
         """[T, H]."""
         tokens, width = hidden_TH.shape
+        # The residual is handed through this function, so that its gradient arrives together with
+        # the product's and both are added in one pass.
         parts_T3H, residual_TH = norm_product(
             hidden_TH, self.layer_norm_weight, self.projection_weight, self.eps
         )
@@ -170,6 +172,8 @@ class _NormProduct(torch.autograd.Function):
         dweight_OH = weight_gradient(read_TH, gradient_TO)
         if not of_norm:
             return (
+                # A copy, because the product is added in place and the incoming gradient is not
+                # ours.
                 product(gradient_TO, weight_OH, added_to_MN=residual_TH.clone()),
                 None,
                 dweight_OH,
@@ -198,6 +202,7 @@ class _ResidualProduct(torch.autograd.Function):
         ctx.save_for_backward(x_TI, weight_HI)
         ctx.draws = draws
         if draws is None:
+            # a copy, since the product is added in place
             return product(x_TI, weight_HI.mT, added_to_MN=residual_TH.clone())
         return dropped(product(x_TI, weight_HI.mT), draws).add_(residual_TH)
 

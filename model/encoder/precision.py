@@ -180,6 +180,8 @@ class _Group:
         for leaf in self.leaves:
             leaf.register_post_accumulate_grad_hook(self._arrived)
 
+    # On the first arrival, ask for a call at the end of the backward pass, for those that never
+    # arrive; `_pass_on` then does nothing if it has already run.
     def _arrived(self, _: Tensor) -> None:
         if self._missing == len(self.leaves):  # some may never arrive: not every head is used
             torch.autograd.Variable._execution_engine.queue_callback(self._pass_on)
@@ -220,12 +222,15 @@ class _Round(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: _Context, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        # An earlier micro-batch's gradients go to fp32 now; this one's stay in bf16 until the next
+        # pass, or the update, which reads them as they are.
         if ctx.kept is not None:
             ctx.kept.settle(ctx.masters)
             for parameter, gradient in zip(ctx.masters, gradients, strict=True):
                 ctx.kept.put(parameter, gradient)
             return (None, *(None for _ in gradients))
         dense = [None if g is None else g.to_dense() for g in gradients]  # embeddings' are sparse
+        # zeros for parameters that were not used (see `forward`)
         exact = [
             torch.zeros_like(p) if g is None else torch.empty_like(g, dtype=torch.float32)
             for p, g in zip(ctx.masters, dense, strict=True)

@@ -117,6 +117,7 @@ class SavedRun:
         double the model's fp32 state.
         """
         read = self.read() if world.is_first else {}
+        # Other ranks know only the shapes: the broadcast overwrites their zeros.
         for name, shape in shapes.items():
             kept = read.pop(name, ParameterState(*(torch.zeros(shape) for _ in PARTS)))
             yield name, ParameterState(*(world.broadcast_tensor(part) for part in kept))
@@ -137,6 +138,7 @@ class HostCopies:
 
     def take(self, parameters: Iterable[tuple[str, ParameterState]]) -> dict[str, ParameterState]:
         """Copies that are complete after `wait` and valid until the next `take`."""
+        # Every piece is free again, from its beginning.
         self._free = list(self._pieces)
         kept = {name: ParameterState(*map(self._copy, state)) for name, state in parameters}
         if self._pieces:
@@ -164,6 +166,7 @@ class HostCopies:
             piece = torch.empty(max(taken, PINNED_BYTES), dtype=torch.uint8, pin_memory=True)
             self._pieces.append(piece)
             self._free.append(piece)
+        # The rest of the piece is free for the next tensor.
         space, self._free[0] = self._free[0][:size], self._free[0][taken:]
         return space.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
 
@@ -189,7 +192,10 @@ class Checkpoints:
     ) -> None:
         """Gather `parameters`, possibly collectively; a thread writes them if `writes`."""
         started = time.monotonic()
+        # One at a time: the memory of the copies is used again.
         self.wait()
+        # Ranks that do not write go through `parameters` as well, since gathering them is
+        # collective.
         kept = self._copies.take(parameter for parameter in parameters if writes)
         if writes:
             self._writing = self._thread.submit(self._write, kept, state)
@@ -226,6 +232,8 @@ class Checkpoints:
                 for path in sorted(temporary.iterdir())
             }
             (temporary / "files.json").write_text(json.dumps(facts, indent=1) + "\n")
+            # All content must be on disk before the name is: then a crash leaves this name complete
+            # or absent.
             for path in (temporary / "state.json", temporary / "files.json", temporary):
                 flush(path)
             self.fault("checkpoint.before_commit", step)
@@ -239,6 +247,7 @@ class Checkpoints:
                 flush(self.directory)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            # the nearest folder that exists, for its free space
             there = next(folder for folder in final.parents if folder.exists())
             raise ClozeError(
                 f"{final}: cannot write the checkpoint: {error} "
@@ -257,6 +266,7 @@ class Checkpoints:
                 state: RunState = json.loads((directory / "state.json").read_text())
                 return state
             say(f"warning: checkpoint {directory} is damaged and not used: {reason}")
+        # Not as if there were none: starting from step 0 would silently give up the run.
         if any(self.steps()):
             raise ClozeError(
                 f"{self.directory}: none of the checkpoints is intact; "
@@ -293,8 +303,11 @@ class Checkpoints:
                 continue
             if state.get("heldout_loss") is not None:
                 losses[step] = float(state["heldout_loss"])
+        # The earlier one of equals, so that the choice does not change later.
         best = {min(losses, key=lambda step: (losses[step], step))} if losses else set()
         for step in set(sorted(self.steps())[: -self.keep]) - best - {newest}:
+            # Renamed first: a checkpoint that is half removed must not be found, and reported, as
+            # damaged.
             doomed = self.directory / f"{_TEMPORARY}purged-step-{step:08}-{os.getpid()}"
             os.rename(self.folder(step), doomed)
             self.fault("checkpoint.purge", newest)

@@ -95,7 +95,10 @@ def continuation_of(table: StageTable) -> Continuation | None:
         )
     steps = _steps(finished.manifest)
     before, now = _optimizer(finished.manifest.config), _optimizer(table.keyed_config)
+    # The same optimizer but for the form of its schedule: rate and warm-up are those of one longer
+    # run.
     is_same = now == before.model_copy(update={name: getattr(now, name) for name in SCHEDULE})
+    # Then the finished run is exactly the beginning of this one, and there is nothing to rise from.
     if before.schedule == "constant" and now.schedule != "linear" and is_same:
         rise_at, schedule = 0, f"without a break: {now.schedule} of all steps"
     else:
@@ -124,6 +127,7 @@ def check_continuation(finished: Artifact, config: JsonObject) -> None:
     if manifest.config["pretrain"]["optimizer"].get("schedule") == "constant":
         may_differ = MAY_DIFFER | {f"pretrain.optimizer.{name}" for name in SCHEDULE}
         optimizer = _optimizer(config)
+        # Where the decay of the longer run begins, which must not lie in the finished part.
         flat = round((1 - optimizer.decay_share) * config["pretrain"]["steps"])
         if optimizer.schedule == "wsd" and flat < steps:
             raise UsageError(

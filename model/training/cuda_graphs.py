@@ -93,11 +93,14 @@ class StepGraphs:
         The first pass of a shape compiles its layers, allocates gradients and loads kernels.
         """
         shape = batch.shape
+        # A shape's first pass always runs eagerly, to warm up; only shapes that recur are worth a
+        # graph.
         if shape not in self._graphs:
             self._seen[shape] += 1
             is_new = self._seen[shape] == 1
             if is_new or len(self._graphs) == MOST_GRAPHS or shape.tokens > MOST_TOKENS:
                 return None
+            # The graph reads these tensors at every replay; `replay` copies each batch into them.
             inputs = batch.mapped(torch.clone)
             divisor_values = torch.ones(2, device=batch.input_ids.device)
             graph = torch.cuda.CUDAGraph()

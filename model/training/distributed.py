@@ -65,6 +65,8 @@ class World:
         """[total, D]: the rows of all ranks; those of this rank begin at `first`."""
         if self.ranks == 1:
             return rows
+        # Ranks have different numbers of rows, which all-gather does not allow; the sum of rows
+        # that are 0 on all ranks but one does the same.
         whole = rows.new_zeros(total, rows.shape[1])
         whole[first : first + len(rows)] = rows
         return self.sum_tensor(whole)
@@ -164,6 +166,8 @@ class GradientBuckets:
         if self._sums is None:
             return
         self._missing[index] -= 1
+        # In order of the buckets, whatever the order of completion: all ranks must enter the same
+        # reductions in the same order, or they would add different gradients.
         while len(self._sums) < len(self._buckets) and not self._missing[len(self._sums)]:
             self._sums.append(self._sum(self._buckets[len(self._sums)]))
 
@@ -171,6 +175,7 @@ class GradientBuckets:
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        # Gradients become views of the tensor that is reduced in place, so nothing is copied back.
         for parameter, part in zip(bucket, parts, strict=True):
             parameter.grad = part.view_as(parameter)
         work: Work = distributed.all_reduce(flat, async_op=True)
@@ -184,6 +189,8 @@ def training_device(wanted: str, *, local_rank: int = 0) -> torch.device:
     rather than hours.
     """
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    # An empty list hides the GPUs on purpose. Without one, a driver without usable GPUs is an
+    # error.
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     if wanted == "cpu" or (wanted == "auto" and not usable and (hidden or not has_gpu())):
         return torch.device("cpu")

@@ -146,6 +146,9 @@ class Replicated(Engine):
         self._keeps_gradients = keeps_gradients
         self._skips_nonfinite = skips_nonfinite
         self._reduction: GradientBuckets | None = None
+        # With several ranks, gradients must reach the fp32 parameters within the backward pass, to
+        # be reduced. A single rank's optimizer can instead read the last bf16 gradients as they
+        # are.
         if world.ranks > 1:
             buckets = gradient_buckets(model.parameters())
             self._reduction = GradientBuckets(buckets)
@@ -174,13 +177,17 @@ class Replicated(Engine):
             norm = self._optimizer.shorten(max_norm)
         else:
             norm = clip([p.grad for p in self.model.parameters() if p.grad is not None], max_norm)
+        # One exchange for the caller's sums and the norm. The norm is the same on all ranks, hence
+        # divided by their number below; NaN on any rank is NaN on all.
         values = self._world.sum_tensor(torch.cat([sums, norm[None]]).double())
         if self._skips_nonfinite:
+            # reads the values: here the host waits
             values = torch.tensor(values.tolist(), dtype=torch.float64)
         applied = not self._skips_nonfinite or bool(values[-1].isfinite())
         if applied:
             self._optimizer.step()
         self.updates += applied
+        # Captured graphs hold the addresses of the gradients, so these are kept.
         if self._keeps_gradients:
             torch._foreach_zero_([p.grad for p in self.model.parameters() if p.grad is not None])
         else:
@@ -196,6 +203,7 @@ class Replicated(Engine):
 
     def restore(self, state: Mapping[str, ParameterState], *, updates: int) -> None:
         """Restore a saved state after `updates` updates."""
+        # A fresh optimizer has no moments to copy into; before the first update none are needed.
         if updates:
             self._optimizer.create_state()
         for name, parameter in self.model.named_parameters():

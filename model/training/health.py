@@ -138,6 +138,7 @@ class Watchdog:
                     "intact: run the same command again"
                 )
                 faulthandler.dump_traceback(file=sys.__stderr__ or 2)
+                # leaves no chance to clean up, which could hang as well
                 os._exit(HANG_EXIT_CODE)
 
 

@@ -95,23 +95,30 @@ class Trainer:
                 waited = time.monotonic() - before
                 stopping = self.train_step(batch, started=before, waited=waited)
                 last = self.step == steps
+                # Evaluated before it is saved: a checkpoint records its own held-out loss.
                 evaluating = last or self.step % every == 0
                 if evaluating:
                     self.evaluate(batch)
                 if last or stopping or self.step % self.machine.checkpoint_every == 0:
                     self.save(evaluated=evaluating)
+                # A failed write is raised at the next step rather than with the next checkpoint;
+                # before leaving, wait for it.
                 self.checkpoints.wait(only_if_done=not last and not stopping)
                 if stopping and not last:
+                    # no rank leaves before the first one has written
                     self.world.barrier()
                     raise Terminated
                 before = time.monotonic()
 
     def train_step(self, batch: StepBatch, *, started: float, waited: float) -> bool:
         """Accumulate the gradients of the micro-batches and update once; True to stop the run."""
+        # [5]: the four `PretrainingSums`, and whether this rank was asked to stop
         sums = torch.zeros(5, device=self.world.device)
         batch.wait_for_copies()
         for micro, micro_batch in enumerate(batch.micro_batches):
             sums[:4] += self.micro_step(batch, micro_batch, micro=micro)
+        # Summed with the losses, without an exchange of its own, so that all ranks stop after the
+        # same step.
         sums[4] = self.stop.wanted
         self.watchdog.reached("before_step", batch.step)
         outcome = self.engine.step(batch.step, sums)
@@ -151,6 +158,7 @@ class Trainer:
 
     def micro_step(self, batch: StepBatch, micro_batch: PackedBatch, *, micro: int) -> Tensor:
         """Forward and backward pass of a micro-batch; its four sums, [4]."""
+        # 63 bits, as torch's generators take; each rank and micro-batch has noise of its own
         seed = address(self.stage.seed, "dropout", batch.step, self.world.rank, micro) >> 1
         # Divided by the counts of the global batch, so that the loss does not depend on how the
         # batch is split; the 1e-5 is the reference's (run_pretraining.py:279).

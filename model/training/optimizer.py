@@ -43,6 +43,7 @@ def parameter_groups(
         {"params": [], "weight_decay": decay} for decay in (weight_decay, 0.0)
     ]
     for name, parameter in named:
+        # False is the index of the group that decays, True of the other one.
         groups[any(part in name for part in NO_DECAY)]["params"].append(parameter)
     return [group for group in groups if group["params"]]
 
@@ -71,6 +72,7 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """The learning rate of `step`, counted from 0."""
         optimizer = self.optimizer
+        # the share of the peak rate that is left at this step
         left = max(0.0, 1.0 - step / self.steps)
         if optimizer.schedule == "constant":
             left = 1.0
@@ -81,6 +83,8 @@ class Schedule:
         done = step - self.steps_before
         if done >= optimizer.warmup_steps:
             return line
+        # A new run rises to the peak, from which the line has already fallen at the end of the
+        # warm-up, as in the reference. A continued one rises to where the line is.
         peak = line if self.steps_before else optimizer.learning_rate
         return peak * done / optimizer.warmup_steps
 
@@ -108,6 +112,7 @@ def build_optimizer(
         )
     if config.name == "muon":
         everything = dict(named)
+        # Only the layers' matrices: embeddings and heads belong to AdamW (Jordan et al. 2024).
         matrices = {n: p for n, p in everything.items() if "layers." in n and p.ndim == 2}
         others = [(name, p) for name, p in everything.items() if name not in matrices]
         kind = torch.float32 if precision == "fp32" else torch.bfloat16
@@ -237,6 +242,8 @@ class AdamW(torch.optim.AdamW):
         states = self._states(parameters)
         updates = 1 + self._updates_done(group)
         torch._foreach_add_([state["step"] for state in states], 1.0)
+        # The kernel computes rate · m / (√v + ε). With correction, (m / c1) / (√(v / c2) + ε)
+        # equals (√c2 / c1) · m / (√v + √c2 · ε), so rate and ε are given those factors.
         (beta1, beta2), root, scale = group["betas"], 1.0, 1.0
         if self.bias_correction:
             root = math.sqrt(1 - beta2**updates)
@@ -345,9 +352,13 @@ class Muon(AdamW):
             states = self._states(parameters)
             momenta = [state["exp_avg"] for state in states]
             torch._foreach_add_([state["step"] for state in states], 1.0)
+            # An orthogonal matrix has entries of root mean square 1 / √(longer side), so this
+            # factor brings them to `MUON_SCALE` times the rate.
             length = matrices["lr"] * MUON_SCALE * math.sqrt(max(shape))
             native = _kernels_for_update(parameters)
             if native is not None and (self.kept.gradients or self._dtype == torch.bfloat16):
+                # The kernels do what the lines after `continue` do, in one pass over
+                # gradients and momenta and one over parameters and copies.
                 counts = torch.tensor([shape.numel()] * len(parameters))
                 ahead = torch.empty(len(parameters), *shape, dtype=torch.bfloat16)
                 native(
@@ -366,11 +377,14 @@ class Muon(AdamW):
             gradients = [p.grad for p in parameters if p.grad is not None]
             if self.grad_scale is not None:  # AdamW's kernel divides by it itself
                 torch._foreach_div_(gradients, self.grad_scale)
+            # Momentum as a running mean, then Nesterov's step: gradient and new momentum mixed once
+            # more.
             torch._foreach_lerp_(momenta, gradients, 1 - MUON_MOMENTUM)
             ahead = torch.stack(torch._foreach_lerp(gradients, momenta, MUON_MOMENTUM))
             moves = orthogonal(ahead.to(self._dtype)).to(ahead.dtype)
             torch._foreach_mul_(parameters, 1 - decay)
             torch._foreach_add_(parameters, list(moves.unbind()), alpha=-length)
+        # AdamW sees only its own groups.
         try:
             self.param_groups = rest
             super().step(closure)
@@ -390,6 +404,7 @@ def orthogonal(matrices_NIO: Tensor) -> Tensor:
     Newton-Schulz iteration, which needs only matrix products, with Jordan's coefficients. With AMX
     each thread iterates on matrices of its own, which stay in its cache.
     """
+    # Iterate on the form that is wider than high: its Gram matrix is the smaller one.
     tall = matrices_NIO.shape[1] > matrices_NIO.shape[2]
     x = matrices_NIO.mT if tall else matrices_NIO
     native = kernels_for(x)
@@ -401,10 +416,12 @@ def orthogonal(matrices_NIO: Tensor) -> Tensor:
             "orthogonalise", *x.shape, x.contiguous(), moves, NEWTON_SCHULZ_STEPS, *NEWTON_SCHULZ
         )
         return moves.mT if tall else moves
+    # The Frobenius norm is at least the largest singular value, so all values are now in [0, 1].
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     if x.device.type == "cpu" and x.dtype == torch.float32:
         moves = torch.stack([product(_orthogonaliser(wide_IO), wide_IO) for wide_IO in x])
         return moves.mT if tall else moves
+    # X <- a X + b (X X^T) X + c (X X^T)^2 X
     first, third, fifth = NEWTON_SCHULZ
     for _ in range(NEWTON_SCHULZ_STEPS):
         square = x @ x.mT
@@ -545,12 +562,15 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        # Number of this update, for the correction (`correct`: c1 and c2); 0 for none.
         updates = int(self.state[parameters[0]]["step"]) if self.bias_correction else 0
         correct = (1 - beta1**updates, 1 - beta2**updates) if updates else (1.0, 1.0)
+        # c1 (√v / √c2 + ε): dividing m by it corrects both moments.
         denominators = list(torch._foreach_sqrt(second))
         torch._foreach_div_(denominators, math.sqrt(correct[1]))
         torch._foreach_add_(denominators, group["eps"])
         torch._foreach_mul_(denominators, correct[0])
+        # The directions are views of one tensor, so that a single product can scale them all.
         sizes = [parameter.numel() for parameter in parameters]
         flat = parameters[0].new_empty(sum(sizes))
         directions = [
@@ -559,6 +579,7 @@ class Lamb(torch.optim.Optimizer):
         ]
         torch._foreach_copy_(directions, first)
         torch._foreach_div_(directions, denominators)
+        # Decay belongs to the direction and hence to the norm that the ratio is computed from.
         torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
         pieces = self._pieces_of(parameters)
         ratios = self._ratios(
@@ -602,6 +623,7 @@ class Lamb(torch.optim.Optimizer):
     def _pieces_of(self, parameters: list[Tensor]) -> _Pieces:
         """The pieces of `parameters`, cached; copied to the device once."""
         sizes = [parameter.numel() for parameter in parameters]
+        # The same parameters have gradients in nearly every step, so there are few keys.
         key = (id(parameters[0]), *sizes)
         if key not in self._pieces:
             if self.slices is not None:
@@ -628,6 +650,7 @@ class StableAdamW(Lamb):
         surprises = torch._foreach_mul(gradients, gradients)
         torch._foreach_div_(surprises, torch._foreach_clamp_min(second, correction * eps**2))
         if pieces.numbers is None:
+            # g² / max(v / c2, ε²) as c2 · g² / max(v, c2 · ε²).
             means = torch.stack([surprise.mean() for surprise in surprises]) * correction
         else:
             sums = torch.stack([surprise.sum() for surprise in surprises])

@@ -94,6 +94,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
     """Train, or resume training, and commit the artifact. `fault` is for tests."""
     stage = parse(PretrainStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
+    # Refuse what cannot work before anything is read or computed.
     machine.check_recipe(stage.pretrain)
     threads, timeout = threads_per_rank(machine), machine.hang_timeout
     world = join_world(threads=threads, timeout=timeout, device=machine.device)
@@ -104,6 +105,8 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
     with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
         examples = open_artifact(table.input_path("examples"))
         tokenizer = suited_tokenizer(examples, stage)
+        # Nodes with different copies of the inputs would train on different batches, without any
+        # error.
         world.require_agreement({"stage table": table.key, "examples": examples.digest})
         continuation = continuation_of(table)
         folder = checkpoint_folder(table, machine)
@@ -114,6 +117,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
         }
         resumed = resume(checkpoints, world=world, identity=identity)
         metrics = folder / "metrics.jsonl"
+        # A checkpoint of this run, if there is one, is further than the finished run it continues.
         if resumed is None and continuation:
             resumed = finished_state(table, metrics, world=world)
         done = resumed.state["step"] if resumed else 0
@@ -136,6 +140,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
                 heldout_sources=heldout_sources(examples, tokenizer, stage, share=source.share),
                 checkpoints=checkpoints,
                 telemetry=telemetry_of(table, stage, machine, world=world, log=log),
+                # The first rank alone warns.
                 alarms=Alarms(entropy(masked_token_counts(source)) if world.is_first else 0.0),
                 watchdog=watchdog,
                 stop=stop,
@@ -147,10 +152,12 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
             trainer.train()
             for tracker in trainer.telemetry.trackers:
                 tracker.finish()
+        # All ranks take part in gathering; only the first one keeps the weights.
         masters = {
             name: kept.master.cpu() for name, kept in trainer.engine.state() if world.is_first
         }
         if world.is_first:
+            # The checkpoints go only after the artifact exists: until then they are the only copy.
             commit_encoder(table, tokenizer, trainer, masters=masters, metrics=metrics.read_bytes())
             shutil.rmtree(folder)
         world.barrier()
@@ -167,6 +174,7 @@ def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
             f"{chosen}: checkpoints need a local or shared file system; "
             "set training.checkpoints to a folder there"
         )
+    # A configured folder may serve many runs.
     own = table.key[:16] if machine.checkpoints else ""
     folder = Path(filesystem.local_path(chosen)) / own / "checkpoints"
     if folder.is_symlink():  # in a workspace from a stranger it may lead anywhere
@@ -186,6 +194,7 @@ def share_of(
     if world.device.type == "cuda" and not machine.token_budget:
         free, _ = torch.cuda.mem_get_info(world.device)
         chosen = gpu_token_budget(stage, machine, vocabulary_size=vocabulary_size, free_bytes=free)
+        # ranks must agree, or they would plan different micro-batches
         budget = min(world.gather(chosen))
     return Share(world.rank, world.ranks, budget)
 
@@ -254,6 +263,7 @@ def telemetry_of(
     """
     dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
     chosen = "fp32" if stage.pretrain.precision == "fp32" else "bf16"
+    # `pop` leaves the other precision, for the comparison below.
     (rate,) = world.sum([matrix_rate(world.device, precision=dtypes.pop(chosen))])
     if world.device.type == "cpu" and world.ranks == 1:
         ((other, dtype),) = dtypes.items()
@@ -281,6 +291,7 @@ def start_engine(
     world: World,
 ) -> Engine:
     """The engine: initialised from the run's seed, warm-started, or resumed."""
+    # The same initial weights on every rank, without sending them.
     torch.manual_seed(stage.seed)
     encoder = Encoder(
         stage.encoder,
@@ -335,6 +346,7 @@ def warm_start(
     where = f"pretrain.init = {stage.pretrain.init}"
     refuse_another_tokenizer(files.tokenizer.digest, tokenizer.digest, where=where)
     refuse_another_shape(files.config, stage.encoder, where=where)
+    # strict=False: an encoder without the pre-training heads is welcome.
     model.load_state_dict(files.parameters, strict=False)
 
 

@@ -110,6 +110,7 @@ class Sharded(Engine):
             zero_stage=machine.zero_stage,
             precision=precision,
         )
+        # In fp32, before DeepSpeed rounds the model's weights.
         masters = {name: p.detach().clone() for name, p in model.named_parameters()}
         with contextlib.redirect_stdout(sys.stderr):
             self._engine: Any
@@ -135,6 +136,8 @@ class Sharded(Engine):
         """Reduce, clip, update; see `Engine.step`."""
         rate = self._set_rate(number)
         self._engine.step()
+        # Whether a rank's own part was finite; the sum of the norms is NaN on all ranks if it is on
+        # one.
         applied = bool(self._engine.was_step_applied())
         norm = float(self._engine.get_global_grad_norm()) if applied else math.nan
         values = torch.cat([sums, torch.full((1,), norm, device=self._world.device)])
@@ -191,6 +194,7 @@ class Sharded(Engine):
         set_master, set_moment = utils.safe_set_full_fp32_param, utils.safe_set_full_optimizer_state
         if self._stage == 3:
             size = utils.safe_get_local_fp32_param(parameter).numel()
+            # DeepSpeed pads a parameter to equal parts, so the last ones may hold zeros.
             padding = (0, size * self._world.ranks - whole.numel())
             padded = torch.nn.functional.pad(value.flatten(), padding)
             value = padded.narrow(0, size * self._world.rank, size)

@@ -113,6 +113,7 @@ def threads_per_rank(machine: TrainingMachine) -> int:
     A launcher that binds ranks to cores has already divided them.
     """
     cores = len(os.sched_getaffinity(0))
+    # fewer cores than the machine has, given to one of several ranks: bound to them by a launcher
     bound = cores < (os.cpu_count() or cores) and "LOCAL_RANK" in os.environ
     return machine.threads or max(1, cores if bound else cores // machine.ranks)
 
@@ -175,6 +176,7 @@ def shares_of_cores(machine: TrainingMachine) -> list[tuple[int, ...]]:
         return unbound
     # Threads of one core share it: one of them each, since products gain nothing from the others.
     cores: dict[str, int] = {}
+    # The first thread of each core, by the list of the threads that share it.
     for cpu in sorted(os.sched_getaffinity(0)):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         cores.setdefault(siblings.read_text() if siblings.exists() else str(cpu), cpu)

@@ -112,6 +112,7 @@ class Curve:
         values = [getattr(record, name) for name in CURVE_COLUMNS]
         self.sums = [total + value for total, value in zip(self.sums, values, strict=True)]
         self.count += 1
+        # The interval depends only on the number of steps, so a resumed run has the same points.
         stride = -(-self.steps // CURVE_POINTS)
         if record.step % stride == 0 or record.step == self.steps:
             means = [total / self.count for total in self.sums]
@@ -191,6 +192,7 @@ class Telemetry:
         now = time.monotonic()
         if now - self._printed >= 1.0 or last:
             self._printed = now
+            # At the mean rate since this process started: earlier ones may have had other hardware.
             remaining = clock((self.steps - record.step) * self._since_start / self._done)
             say(
                 f"pretrain step={record.step}/{self.steps} loss={record.loss:.3f} "
@@ -217,6 +219,7 @@ def metrics_log(path: Path, *, done: int) -> Iterator[IO[str]]:
     """The JSON lines file, without lines of steps after `done`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    # The steps after the checkpoint are made, and logged, once more; a truncated line goes, too.
     path.write_bytes(b"".join(line for line in lines if _step_of(line) <= done))
     log = path.open("a")
     try:

@@ -65,6 +65,8 @@ class Waiting:
 
     def __init__(self, runtime: ctypes.CDLL, *, threads: int) -> None:
         self.threads = threads
+        # One more than processors: with such a team alone, libgomp has more threads than they can
+        # run.
         self._new_team = partial(IdleTeam, runtime, size=1 + (os.cpu_count() or 1))
         self._team: IdleTeam | None = self._new_team()
 
@@ -75,6 +77,7 @@ class Waiting:
 
     def decide(self, before: Use, now: Use) -> None:
         """Sleep or spin, depending on the processor time used between two samples."""
+        # Cores that were idle, or ours, on average over the interval.
         free = (now.idle - before.idle + now.ours - before.ours) / (now.at - before.at)
         lacking = self.threads - free
         if self._team is None and lacking > CROWDED:

@@ -31,6 +31,7 @@ def activate_(values_TI: Tensor, name: str, *, is_kept: bool = True) -> tuple[Te
     native = kernels_for(values_TI)
     if native is None:
         return activation(values_TI, name), values_TI
+    # [T, I]; without a gradient to come, the kernel skips the slopes (a null pointer)
     slopes_TI = torch.empty_like(values_TI) if is_kept else None
     native("gelu_forward", values_TI.numel(), values_TI, slopes_TI, int(name == "gelu_tanh"))
     return values_TI, values_TI if slopes_TI is None else slopes_TI
@@ -63,6 +64,8 @@ class _GatedGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Context, inner_T2I: Tensor, name: str, is_kept: bool) -> Tensor:
+        # The kernel then overwrites this input with the gradient's factors, so that nothing else is
+        # saved.
         ctx.save_for_backward(inner_T2I)
         tokens, width = inner_T2I.shape
         gated_TI = inner_T2I.new_empty(tokens, width // 2)

@@ -52,6 +52,7 @@ def layer_attention(batch: PackedBatch, config: EncoderConfig, *, backend: str) 
     sequence; in the others `local_attention / 2` neighbours to each side. Positions are rotary
     unless they are learned.
     """
+    # Only on a CPU without the kernel do layers need other forms; CUDA's kernels do both.
     full_kind = local_kind = BACKENDS[backend]
     if backend == "grouped":
         local_kind = BlockAttention
@@ -88,6 +89,8 @@ class FlashAttention:
     def __call__(self, parts_T3AK: Tensor, noise: Noise | None) -> Tensor:
         """Context vectors, [T, A, K]."""
         parts_T3AK = rotated(parts_T3AK, self.cosine, self.sine)
+        # Right to left is left to right over reversed sequences. The permutation is its own
+        # inverse, so it also turns the result back.
         if self.reversal is not None:
             parts_T3AK = parts_T3AK[self.reversal]
         missing = -self.width % HEAD_MULTIPLE
@@ -105,6 +108,7 @@ class FlashAttention:
             *(self.cu_seqlens, self.cu_seqlens, self.max_seqlen, self.max_seqlen),
             *(dropout_prob, self.is_causal, False),
             scale=self.width**-0.5,
+            # None stands for no limit here, -1 in the public function below.
             window_size_left=self.reach,
             window_size_right=self.reach,
         )[0]
@@ -167,6 +171,9 @@ class BlockAttention(GroupedAttention):
     ) -> None:
         super().__init__(batch, config, reach=reach, theta=theta)
         self.reach = reach
+        # A block's queries see the tokens from `reach` before its first to `reach` after its last,
+        # Q + 2 reach: that many blocks of keys more than its own. As many empty ones separate the
+        # heads.
         self.behind = -(-2 * reach // BLOCK)
         self.blocks = -(-batch.tokens // BLOCK) + self.behind
 
@@ -187,6 +194,7 @@ class BlockAttention(GroupedAttention):
         """Context vectors, [T, A, K]; saved: rows [3, R, K] and probabilities [N, Q, S]."""
         tokens, _, heads, width = parts_T3AK.shape
         count = heads * self.blocks
+        # Row r of a head holds token r - reach, so that the keys of block m begin at row m Q.
         rows_3RK = parts_T3AK.new_zeros(3, (count + self.behind) * BLOCK, width)
         of_heads = rows_3RK[:, : count * BLOCK].view(3, heads, -1, width)
         of_heads[:, :, self.reach : self.reach + tokens] = parts_T3AK.permute(1, 2, 0, 3)
@@ -195,6 +203,7 @@ class BlockAttention(GroupedAttention):
         keys, device = key_NSK.shape[1], parts_T3AK.device
         places = torch.arange(keys, device=device)
         first, stop = on(device, self.seen_2MQ[:, :, None])
+        # [1, M, Q, S], the same for all heads: True where the key is out of the query's range
         hidden = ((places < first) | (places >= stop)).view(1, -1, BLOCK, keys)
         by_head = scores_NQS.view(heads, -1, BLOCK, keys)
         weights = by_head.masked_fill(hidden, -torch.inf).softmax(-1)
@@ -215,6 +224,8 @@ class BlockAttention(GroupedAttention):
         dscores_NQS = torch._softmax_backward_data(dscores_NQS, weights_NQS, -1, weights_NQS.dtype)
         factor = 1 / math.sqrt(width)
         dparts_T3AK = gradient_TAK.new_empty(tokens, 3, heads, width)
+        # Part 0 is the query's gradient, whose rows start at token 0. Keys and values are seen from
+        # several blocks, whose contributions are added up, and start `reach` rows later.
         for part, rows_RK in enumerate(
             (
                 scaled_product(dscores_NQS, key_NSK, factor).view(-1, width),
@@ -230,6 +241,9 @@ class BlockAttention(GroupedAttention):
     def _blocks(self, rows_3RK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [N, Q, K], keys and values [N, S, K], without a copy."""
         query_RK, key_RK, value_RK = rows_3RK
+        # Queries begin `reach` rows into their head, keys at its first row; the end is cut off so
+        # that a whole number of blocks remains. `unfold` puts the keys of a window last, hence the
+        # transposition.
         end = len(query_RK) - self.behind * BLOCK + self.reach
         query_NQK = query_RK[self.reach : end].view(-1, BLOCK, query_RK.shape[1])
         keys = (self.behind + 1) * BLOCK
@@ -239,6 +253,7 @@ class BlockAttention(GroupedAttention):
     def _added(self, blocks_NSK: Tensor) -> Tensor:
         """[R, K]: the sum of the overlapping blocks."""
         count, _, width = blocks_NSK.shape
+        # Block n covers rows n, n + 1, … of blocks, so its p-th part is added to row n + p.
         parts = blocks_NSK.view(count, -1, BLOCK, width).unbind(1)
         rows = blocks_NSK.new_zeros(count + self.behind, BLOCK, width)
         for shift, part in enumerate(parts):
@@ -267,6 +282,7 @@ class LongAttention(GroupedAttention):
         parts_T3AK = rotated(parts_T3AK, self.cosine, self.sine)
         contexts = []
         for parts_S3AK in torch.split(parts_T3AK, self.lengths.tolist()):
+            # [3, 1, A, S, K], as torch's attention expects: a batch of one
             parts_31ASK = parts_S3AK.permute(1, 2, 0, 3).unsqueeze(1)
             context_1ASK = functional.scaled_dot_product_attention(*parts_31ASK)
             contexts.append(context_1ASK[0].transpose(0, 1))

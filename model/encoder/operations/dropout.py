@@ -96,6 +96,7 @@ class Draws:
         words, native = np.empty(-(-self.count // 4), np.int64), kernels()
         if native is not None:
             native("random_words", len(words), self.stream, torch.from_numpy(words))
+        # no turn at all if the kernel has filled the words
         for first in range(0, 0 if native else len(words), BLOCK_WORDS):
             counters = np.arange(first, min(first + BLOCK_WORDS, len(words)))
             drawn = rng.draw(np.uint64(self.stream), counters)
@@ -115,6 +116,7 @@ def dropout_draws(
     """Draws for `count` values on `device`; None if nothing is dropped."""
     if noise is None or probability == 0.0:
         return None
+    # 15 bits per value; the sixteenth is free, and serves as the sign in `mask`.
     limit, scale = round(probability * 0x8000), 1.0 / (1.0 - probability)
     if isinstance(noise, DeviceNoise):
         bits = torch.randint(-(1 << 15), 1 << 15, (count,), dtype=torch.int16, device=device)
@@ -130,6 +132,7 @@ def dropping(draws: Draws | None) -> tuple[int, int, float]:
 def keep_(values: Tensor, mask: Tensor) -> Tensor:
     """`values` (contiguous) set to zero in place according to `Draws.mask`, without scaling."""
     integers = _INTEGERS[values.element_size()]
+    # Widening repeats the sign, so that a mask of all bits stays one.
     values.view(integers).view(-1).bitwise_and_(mask.to(integers))
     return values
 

@@ -128,14 +128,17 @@ class Grouping:
         """The mapping between tokens and rows, built when it is first used."""
         token_heads, padding = [], []
         every_head = np.arange(self.heads)[None, :, None]
+        # [1, A, 1]
         for group in self.groups:
             places, last = np.arange(group.length), np.maximum(group.lengths - 1, 0)
+            # [G, S] → [G, A, S]: the tokens of each sequence, the last one repeated, for all heads.
             tokens = group.starts[:, None] + np.minimum(places, last[:, None])
             token_heads.append((tokens[:, None] * self.heads + every_head).ravel())
             outside = places >= group.lengths[:, None]
             padding.append(np.repeat(outside, self.heads, axis=0).ravel())
         token_head_of_row, is_padding = np.concatenate(token_heads), np.concatenate(padding)
         filled = np.flatnonzero(~is_padding)
+        # Every row that is not padding belongs to one token and head, so this inverts the mapping.
         row_of_token_head = np.empty(len(filled), np.int64)
         row_of_token_head[token_head_of_row[filled]] = filled
         found = (token_head_of_row, row_of_token_head, np.flatnonzero(is_padding))
@@ -145,6 +148,8 @@ class Grouping:
     def gather_index(self) -> Tensor:
         """[3 R]: index of the query, key and value of every row in [T, 3, A]."""
         token_head = self.indices.token_head_of_row
+        # token * 3 A + head, the query's place, from token * A + head; key and value are A and 2 A
+        # later.
         first = token_head // self.heads * (2 * self.heads) + token_head
         return torch.cat((first, first + self.heads, first + 2 * self.heads))
 
@@ -166,12 +171,15 @@ def group_sequences(lengths: Lengths, *, heads: int, device: torch.device = CPU)
     groups: list[Group] = []
     score = taken = 0
     for end in (*cuts(lengths[order], heads=heads), len(order)):
+        # Rounding up an earlier group has already taken sequences from beyond its end.
         if end <= taken:
             continue
+        # S: the group's longest length. G: at least so large that G S reaches `GROUP_PLACES`.
         side = -(-int(lengths[order[taken]]) // GRANULE) * GRANULE
         size = ladder(end - taken, rungs=GROUP_RUNGS, step=max(1, GROUP_PLACES // side))
         members = order[taken : taken + size]
         taken += len(members)
+        # Where the sequences run out, empty ones fill the group.
         empty = (0, size - len(members))
         own, first = np.pad(lengths[members], empty), np.pad(starts[members], empty)
         groups.append(Group(size, side, score, own, first))
@@ -237,6 +245,7 @@ def angles(
         return None, None
     width = config.hidden_size // config.num_attention_heads
     pairs = torch.arange(0, width, 2, dtype=torch.float, device=batch.position_ids.device)
+    # position / theta^(2 i / K) for pair i
     angles_TK = batch.position_ids.float()[:, None] * (1.0 / theta ** (pairs / width))
     return angles_TK.cos(), angles_TK.sin()
 
@@ -245,6 +254,7 @@ def rotated(parts_T3AK: Tensor, cosine_TK: Tensor | None, sine_TK: Tensor | None
     """Queries and keys rotated by the angles of each token, one for each of K / 2 pairs, if any."""
     if cosine_TK is None or sine_TK is None:
         return parts_T3AK
+    # Pairs are (i, i + K / 2), not neighbours.
     first, second = wide(parts_T3AK[:, :2]).chunk(2, dim=-1)
     cosine, sine = cosine_TK[:, None, None], sine_TK[:, None, None]
     turned = (first * cosine - second * sine, second * cosine + first * sine)
@@ -269,6 +279,8 @@ class GroupedAttention:
         """
         self.heads = config.num_attention_heads
         reach = FAR if reach is None else reach
+        # Tokens before and after itself that a query sees. An encoder that reads right to left sees
+        # none before it.
         self.sight = (
             0 if config.attention_direction == "right_to_left" else reach,
             0 if config.attention_direction == "left_to_right" else reach,
@@ -279,6 +291,7 @@ class GroupedAttention:
         self.device = batch.input_ids.device
         self.lengths = batch.lengths
         self.cosine, self.sine = angles(batch, config, theta)
+        # [4, B]: first token and length of each sequence.
         starts, unused = np.cumsum(self.lengths) - self.lengths, np.zeros_like(self.lengths)
         # As `_drawn_places`, without dropout.
         self._places = torch.from_numpy(np.stack((starts, self.lengths, unused, unused)))
@@ -314,6 +327,8 @@ class GroupedAttention:
         parts_T3AK = parts_T3AK.contiguous()
         context_TAK = torch.empty_like(parts_T3AK[:, 0])
         log_sums_AT = torch.empty(self.heads, len(parts_T3AK))
+        # For the backward pass, the log of each softmax's denominator, float32: with it the
+        # probabilities are computed again, so that no scores are stored.
         arguments = self._arguments(parts_T3AK, draws)
         native("attention_forward", *arguments, context_TAK, log_sums_AT)
         return context_TAK, (parts_T3AK, context_TAK, log_sums_AT)
@@ -346,6 +361,8 @@ class GroupedAttention:
     def _drawn_places(self) -> Tensor:
         """[4, B]: first token, length, number of the first score, score numbers per query."""
         columns = []
+        # The kernel numbers a score by where the groups of the other form would keep it, so that
+        # both forms draw the same bits for it.
         for group in self.grouping.groups:
             of_sequence = self.heads * group.length**2
             numbers = group.first_score + of_sequence * np.arange(group.sequences)
@@ -358,8 +375,11 @@ class GroupedAttention:
         grouping, scale = self.grouping, dropping(draws)[-1]
         tokens, _, heads, width = parts_T3AK.shape
         rows_3RK = parts_T3AK.reshape(-1, width).index_select(0, grouping.gather_index)
+        # [3, R, K]
         rows_3RK = rows_3RK.view(3, -1, width)
         parts = grouping.split_rows(rows_3RK)
+        # One buffer for the scores of all groups, of which `scores` are views: a single pass of
+        # random bits serves them all.
         weights = rows_3RK.new_empty(grouping.scores)
         for group, (query, key, _), scores in zip(
             grouping.groups, parts, grouping.split_scores(weights), strict=True
@@ -369,6 +389,7 @@ class GroupedAttention:
                 shape = (group.sequences, heads, group.length, group.length)
                 scores.view(shape).add_(on(self.device, visibility(group, self.sight)))
             torch.softmax(scores, -1, out=scores)
+        # Only zeros are set here; the kept ones' scale is a factor of the next product.
         dropped = weights if draws is None else keep_(weights.clone(), draws.mask())
         context_RK = torch.empty_like(rows_3RK[0])
         for (_, _, value), scores, context in zip(
@@ -384,6 +405,7 @@ class GroupedAttention:
         rows_3RK, weights, dropped = kept
         index = grouping.indices.token_head_of_row
         gradient_RK = gradient_TAK.reshape(-1, width).index_select(0, index)
+        # Padding rows repeat a token, whose gradient would otherwise count more than once.
         gradient_RK.index_fill_(0, grouping.indices.padding_rows, 0.0)
         drows_3RK, dweights = torch.empty_like(rows_3RK), torch.empty_like(weights)
         parts, dparts = grouping.split_rows(rows_3RK), grouping.split_rows(drows_3RK)
@@ -391,6 +413,8 @@ class GroupedAttention:
         for (_, _, value), (_, _, dvalue), gradient, scores, of_scores in zip(
             parts, dparts, gradients, grouping.split_scores(dropped), dscores, strict=True
         ):
+            # Through the product with the values: first theirs, then that of the weights after
+            # dropout.
             scaled_product(scores.mT, gradient, scale, out=dvalue)
             scaled_product(gradient, value.mT, scale, out=of_scores)
         if draws is not None:
@@ -398,6 +422,7 @@ class GroupedAttention:
         for (query, key, _), (dquery, dkey, _), scores, of_scores in zip(
             parts, dparts, grouping.split_scores(weights), dscores, strict=True
         ):
+            # Through softmax, with the weights before dropout, and the product of queries and keys.
             dproduct = torch._softmax_backward_data(of_scores, scores, -1, weights.dtype)
             scaled_product(dproduct, key, self.factor, out=dquery)
             scaled_product(dproduct.mT, query, self.factor, out=dkey)
@@ -410,6 +435,7 @@ def visibility(group: Group, sight: tuple[int, int]) -> Tensor:
     places = torch.arange(group.length)
     visible = (places < torch.from_numpy(group.lengths)[:, None])[:, None, None, :]
     if sight != (FAR, FAR):
+        # Signed distance from query to key, [S, S].
         ahead = places - places[:, None]
         visible = visible & (ahead >= -sight[0]) & (ahead <= sight[1])
     return torch.zeros(visible.shape).masked_fill(~visible, MASKED)

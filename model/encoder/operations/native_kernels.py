@@ -101,6 +101,7 @@ def _compiled(dtype: torch.dtype) -> Kernels | None:
     if library is None:
         return None
     names = {name for name in signatures(SOURCES[0]) if hasattr(library, name)}
+    # The library has products for tiles, but the operating system may refuse the tile unit.
     if dtype == torch.bfloat16 and not library.may_use_tiles():
         names -= {*_PRODUCTS}
     return Kernels(library, names)

@@ -65,6 +65,7 @@ def affine(x_TI: Tensor, weight: Tensor, bias_O: Tensor, *, input_first: bool = 
     it.
     """
     weight_OI = weight.mT if input_first else weight
+    # The forms below have no gradient in torch: they are for hand-written passes and inference.
     if x_TI.device.type == "cpu" and not torch.is_grad_enabled():
         if _own_product(x_TI, weight_OI.mT):
             return product(x_TI, weight_OI.mT, bias_N=bias_O)
@@ -90,6 +91,7 @@ def product(
     result is known to be symmetric, our kernel computes only half of it.
     """
     own = _own_product(left_MK, right_KN)
+    # Our kernel writes rows of `columns` values, so it cannot add to a strided result.
     if own is None or (added_to_MN is not None and not added_to_MN.is_contiguous()):
         if added_to_MN is not None:
             return added_to_MN.addmm_(left_MK, right_KN)
@@ -122,6 +124,7 @@ def _own_product(left_MK: Tensor, right_KN: Tensor) -> Kernels | None:
         is_small = rows <= FEW_ROWS and depth <= SMALL_DEPTH and columns <= SMALL_COLUMNS
         is_fast = (
             native.has_tiles
+            # Whole tiles; left by rows, and right by rows or by columns.
             and (is_small or (rows <= UNEVEN_ROWS and DEEP * columns <= depth))
             and not (rows | depth | columns) % TILE
             and left_MK.stride(1) == 1 in right_KN.stride()
@@ -205,6 +208,7 @@ def scaled(tensor: Tensor, dtype: torch.dtype) -> Scaled:
     # Avoids division by zero for a tensor of zeros. Not a module-level float: torch.compile would
     # turn it into a graph input, which an autograd function cannot take.
     smallest = torch.finfo(torch.float32).tiny
+    # A scalar: maximum / largest value of the type.
     scale = (tensor.abs().amax().float() / most).clamp_min(smallest)
     values = (tensor.float() / scale).clamp(-most, most).to(dtype)
     return Scaled(values.contiguous(), scale)
@@ -282,6 +286,7 @@ def _turned(tensor_MN: Scaled) -> Scaled:
     values_MN = tensor_MN.values
     missing = -len(values_MN) % FP8_MULTIPLE
     if missing:
+        # torch does not pad FP8, but byte 0 is the value 0 in both types.
         bytes_MN = functional.pad(values_MN.view(torch.uint8), (0, 0, 0, missing))
         values_MN = bytes_MN.view(values_MN.dtype)
     return Scaled(values_MN.mT.contiguous(), tensor_MN.scale)

@@ -70,6 +70,7 @@ def norm_gradients(
         weight_H = wide(weight_H)
         dx_TH = torch.ops.aten.native_layer_norm_backward(
             *(gradient_TH, sum_TH, weight_H.shape, mean_T, deviation_T),
+            # only x's gradient: the weight's and bias's follow below
             *(weight_H, weight_H, [True, False, False]),
         )[0]
         return (
@@ -79,6 +80,7 @@ def norm_gradients(
         )
     residual_TH = None if residual_TH is None else residual_TH.contiguous()
     dx_TH = torch.empty_like(gradient_TH)
+    # Rows of one buffer, which the kernel fills.
     dweight_H, dbias_H = sums_2H = gradient_TH.new_empty(2, gradient_TH.shape[1])
     native(
         "norm_backward",
@@ -102,6 +104,7 @@ def residual_norm(
     native = kernels_for(dense_TH, residual_TH)
     if native is None:
         if draws is not None:
+            # In place, the kept values still unscaled: the addition below scales them.
             keep_(dense_TH, draws.mask())
         torch.add(residual_TH, dense_TH, alpha=draws.scale if draws else 1.0, out=dense_TH)
         return norm(dense_TH, weight_H, bias_H, eps)
@@ -150,6 +153,7 @@ def _norm_weight_gradient(gradient_TH: Tensor, kept: Saved) -> Tensor:
     off after 3,000 tokens.
     """
     sum_TH, mean_T, deviation_T = kept
+    # As products with a row vector, which accumulate in float32: sum(g d x) - sum(g d mean).
     deviation_1T = deviation_T.view(1, -1).to(gradient_TH.dtype)
     shift_1T = (mean_T * deviation_T).view(1, -1).to(gradient_TH.dtype)
     return (deviation_1T @ (gradient_TH * sum_TH) - shift_1T @ gradient_TH)[0]
