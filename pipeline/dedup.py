@@ -117,6 +117,7 @@ class Search:
 
     def candidates(self, block: TextBlock) -> pa.RecordBatch:
         """The rows of a block's documents, without those that the filters drop."""
+        # a signature of zeros for all documents of a stage that only looks for overlaps
         stage, count = self.stage, len(block.ends_D)
         keys_DB = np.zeros((count, self.bands), dtype=np.uint64)
         zeros_D = np.zeros(count, dtype=np.int64)
@@ -146,6 +147,7 @@ class Search:
             list_array(sets.values_S, sets.ends_D, schema.field("shingles").type),
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        # Filtered last: shingles and digests were computed for the block as a whole.
         return batch.filter(pa.array(block.reasons_D == Reason.KEPT))
 
 
@@ -162,6 +164,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     names = list(map(candidates_name, shards))
     finished = finished_files(table.output, names)
     missing = [shard for shard in shards if candidates_name(shard) not in finished]
+    # Only for shards without a file of candidates from an earlier attempt.
     if missing:
         job = for_each(missing, partial(write_candidates, search=search), label="Search")
         total = sum(shard.megabytes for shard in missing)
@@ -224,6 +227,7 @@ class Precedence:
         """The row of one document per digest, in order of preference."""
         halves_N2 = digest_halves(self.digests_N16)
         high_N, low_N = halves_N2[:, 0], halves_N2[:, 1]
+        # np.lexsort sorts by its last key first: equal digests together, the preferred one first.
         equal_together = np.lexsort((self.source_N, self.preference_N, low_N, high_N))
         once = equal_together[is_first_of_equals(halves_N2[equal_together])]
         columns = (low_N[once], high_N[once], self.source_N[once], self.preference_N[once])
@@ -240,6 +244,8 @@ class CandidateFiles:
         self._scratch = scratch
         rows = sum(entry.rows or 0 for entry in self._entries)
         keys_path = os.path.join(scratch, "bands")
+        # Band by band rather than document by document, as `kept_for` reads one band of all
+        # documents at a time: [bands, rows] on disk.
         self._keys_BN = np.memmap(keys_path, np.uint64, mode="w+", shape=(bands, max(rows, 1)))
         self._rows = 0
         parts: list[Precedence] = []
@@ -262,12 +268,14 @@ class CandidateFiles:
 
         Itself, unless an earlier one is a near-duplicate.
         """
+        # Pairs of a document and a group of documents with an equal key, numbered across all bands.
         members, groups, count = [], [], 0
         for keys_N in self._keys_BN:  # 0 where a document has no shingles
             sharing_P, groups_P = sharing(np.asarray(keys_N[: self._rows])[rows_D])
             members.append(sharing_P)
             groups.append(groups_P + count)
             count += len(np.unique(groups_P))
+        # Only documents that share some band have to be compared; they get numbers of their own.
         candidates_C, candidates_P = np.unique(np.concatenate(members), return_inverse=True)
         stays_D = np.arange(len(rows_D))
         if not len(candidates_C):
@@ -284,6 +292,7 @@ class CandidateFiles:
                 list_values(found).tofile(spill)
                 lengths.append(list_lengths(found))
                 first += len(table)
+        # Back from file order to the order of the candidates.
         ends = np.cumsum(np.concatenate(lengths))
         starts_C, ends_C = np.empty_like(ends), np.empty_like(ends)
         ends_C[order] = ends
@@ -323,6 +332,7 @@ def drop_list(
     reasons = ["overlap"] * len(overlapping) + ["near_duplicate"] * len(kept)
     kept = pa.concat_arrays([pa.nulls(len(overlapping), kept.type), kept])
     listed = [dropped, pa.array(reasons, pa.string()), kept]
+    # sorted by digest, so that the list does not depend on the division into shards
     return pa.Table.from_arrays(listed, schema=SCHEMA).sort_by("document_digest")
 
 

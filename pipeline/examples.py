@@ -132,6 +132,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     copied = [
         put_bytes(table.output, tokens.read_bytes(name), name=name) for name in tokenizer.files()
     ]
+    # Warnings are about training text alone; held-out splits are too small to tell.
     every = [ExampleStatistics.read(entry) for entry in entries if _is_of_training(entry)]
     text = tokens.manifest.statistics.get("splits", {}).get(TRAIN)
     if text and every:
@@ -201,6 +202,7 @@ def write_examples(
     schema = examples_schema(recipe.vocabulary_size, packed=recipe.config.pack_documents)
     masking = recipe.config.masking.of(split)
     recipe = replace(recipe, config=recipe.config.model_copy(update={"masking": masking}))
+    # A directory of the launcher on the artifact's disk makes putting a file a rename.
     with tempfile.TemporaryDirectory(dir=scratch or None) as here, naming_full_disk(here):
         documents = read_bucket(open_file(tokens, entry, scratch=here))
         for length, name in names.items():
@@ -241,15 +243,19 @@ def copies_of(
     frame = np.array([recipe.cls_id, recipe.sep_id], dtype=documents.token_ids_T.dtype)
     framed_ids = np.concatenate([documents.token_ids_T, frame])
     for copy in range(copies):
+        # One stream of random numbers per length and copy, whatever the bucket.
         start = stream_seed(recipe.seed, "examples", max_seq_length, copy)
         pairs = pair_segments(documents, rule=pairing, start=start)
+        # Arrow's lists have 32-bit offsets; three special tokens at most.
         if int((pairs.a_length_N + pairs.b_length_N + 3).sum()) >= 1 << 31:
             raise UsageError(
                 f"a bucket yields more than {1 << 31:,} tokens, more than an Arrow list can hold; "
                 "raise the number of buckets of the tokens stage"
             )
+        # Shuffled before masking, so that an example's place says nothing about its document.
         shuffled = pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
         if config.pack_documents:
+            # Two special tokens frame a segment, [CLS] and [SEP].
             order_N, counts_E = fill_examples(shuffled.a_length_N + 2, max_seq_length)
             shuffled = shuffled.rows(order_N)
         batch, masks = _record_batch(shuffled, framed_ids, rule=masking)
@@ -289,6 +295,7 @@ def _record_batch(
 
 
 def framed_pairs(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
+    # Without B there is no second [SEP].
     """Assemble [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
     # Every example is five pieces, each a run of consecutive ids in `framed_ids`: [CLS], A, [SEP],
     # B, [SEP]; without B, the last two are empty. So all examples of a block are one gather, and a
@@ -339,6 +346,7 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
             room = length + (enough & -enough).bit_length() - 1
             example = examples_with_room[room].pop()
             if not examples_with_room[room]:
+                # that was the last example with this room
                 rooms ^= 1 << room
         else:
             room, example = max_seq_length, examples
@@ -346,6 +354,7 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
         example_of.append(example)
         left = room - length
         if not examples_with_room[left]:
+            # The first example with this room sets its bit.
             rooms |= 1 << left
         examples_with_room[left].append(example)
     # Longest first is an order that no training should see. An example's first segment is its

@@ -79,10 +79,13 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     parts = _reader_parts(stage) if config.kind == "signature" else _text_parts(stage)
     turns = round(1 / config.heldout_share)
     for number, pairs in enumerate(parts):
+        # One part of `turns` for dev, one for test.
         split = {1: "dev", 2: "test"}.get(number % turns, "train")
         for query, passage in pairs:
             if not query or len(passage.split()) < MIN_PASSAGE_WORDS or query == passage:
                 continue
+            # The key depends on seed and content alone, so the sample does not depend on file
+            # order.
             samples[split].offer(int(stream_seed(seed, "pair", query, passage)), (query, passage))
     empty = [split for split, sample in samples.items() if not sample.seen]
     if empty:
@@ -120,6 +123,7 @@ def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
             couples = list(_sections(document.sentences, words=stage.pairs.words))
         else:
             passages = list(cut_passages(document.sentences, words=stage.pairs.words))
+            # Disjoint pairs: no passage is both a query and an answer.
             couples = list(zip(passages[::2], passages[1::2], strict=False))
         for start in range(0, len(couples), PAIRS_OF_A_PART):
             yield couples[start : start + PAIRS_OF_A_PART]

@@ -148,6 +148,7 @@ def _run_what_is_missing(
             say(
                 f"tokens: {len(shards) - len(missing)} of {len(shards)} shards are finished already"
             )
+        # All shards are done: only buckets are left, so progress counts them instead of megabytes.
         total = sum(shard.megabytes for shard in missing)
         progress = Progress("tokens", total=total, unit="MB")
     else:
@@ -200,6 +201,8 @@ def _commit(
     with tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
         lists = chain(backend.dropped(local), dropped_lists(groups, job.output, scratch=local))
         listed, dropped = put_dropped(lists, files, output=job.output, scratch=local)
+    # Every document read is kept in some split or dropped for a reason; an engine's shuffle that
+    # loses or repeats any is caught here. (With tails, a document is in two splits.)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
     lost = sum(found.documents for found in dropped.values())
     if rule != "tails" and counts.documents != sum(kept.values()) + lost:
@@ -292,6 +295,7 @@ def unknown_tokens(summary: Mapping[str, JsonValue]) -> str:
 def _with_names(lists: Iterable[str], files: Sequence[Sequence[str]]) -> Iterator[pa.RecordBatch]:
     """The rows of the intermediate lists, with paths and reasons by name."""
     paths = pa.array([path for of_source in files for path in of_source], pa.string())
+    # Files are numbered within their source; this is their number among all.
     first = offsets(np.array([len(of_source) for of_source in files]))
     for path in lists:
         with pa.memory_map(path) as file:

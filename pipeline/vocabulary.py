@@ -127,6 +127,8 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     config = stage.vocabulary
     pre_tokens: Counter[bytes] = Counter()
     drop_list = read_drop_list(stage.cleaning.drop_list)
+    # Ranks, not files, order the sample, so all candidates are needed before the first text is
+    # read.
     sample = draw_sample(
         paths, wanted_bytes=config.sample_bytes, drop_list=drop_list, corpus=stage.corpus
     )
@@ -150,6 +152,7 @@ def _sample(stage: VocabularyStage, runner: Runner, *, scratch: str) -> list[str
     files = CorpusFiles(stage.corpus, output)
     shards = files.shards()
     wanted = stage.vocabulary.sample_bytes
+    # Above the estimate, since a second round reads the whole corpus again.
     limit = sample_limit(wanted, sum(shard.size for shard in shards))
     is_local = runner.is_local and filesystem.is_local(output)
     directory = scratch if is_local else filesystem.join(output, WORK)
@@ -161,8 +164,10 @@ def _sample(stage: VocabularyStage, runner: Runner, *, scratch: str) -> list[str
         sample = partial(sample_shard, stage=stage, limit=limit, directory=directory)
         progress = Progress("vocabulary", sum(shard.megabytes for shard in shards), unit="MB")
         runner.run(for_each(shards, sample, label="Sample"), progress)
+        # Candidates that workers wrote to a remote workspace.
         for path in paths if directory != scratch else ():
             filesystem.fetch_file(filesystem.join(directory, os.path.basename(path)), path)
+        # all documents were candidates, or enough text was found
         if limit >> 64 or candidate_bytes(paths) >= wanted:
             break
         limit = min(limit * 4, 1 << 64)
@@ -251,6 +256,7 @@ def draw_sample(
     once = order[first & ~drop_list.holds(digests_D2[order])]
     keys_D = digests_D2[once, 0]
     trained_D, drawn_D = (np.sort(keys_D[those[once]]) for those in (trains, is_drawn))
+    # In a corpus of few documents, train and held-out ones are not as drawn.
     division = divide(trained_D, drawn_D, corpus)
     if division.rule == "draw":
         once = once[trains[once]]
@@ -289,6 +295,7 @@ def count_words(
     words: Counter[str] = Counter()
     for pre_token, count in pre_tokens.items():
         text = pre_token.decode("utf-8", "replace")
+        # Lower-cased and split already; only other characters need the tokenizer's rules.
         if text.isascii():
             words[text] += count
             continue
@@ -312,7 +319,9 @@ def choose_alphabet(counts: Mapping[str, int], *, size: int, most: int = 0) -> l
     if most:
         return ranked[: min(most, int(np.searchsorted(np.cumsum(pieces), room, side="right")))]
     usual = min(USUAL_ALPHABET, room // 4)
+    # so many characters that their pieces take up half of the room
     fitting = int(np.searchsorted(np.cumsum(pieces), room // 2, side="right"))
+    # Text covered by the first n characters, and the n from which on it is enough.
     covered = np.cumsum([counts[character] for character in ranked])
     needed = int(np.searchsorted(covered, (1 - UNCOVERED) * covered[-1])) + 1
     return ranked[: max(usual, min(needed, fitting))]
@@ -329,6 +338,8 @@ def learn_pieces(words: Mapping[str, int], *, size: int, most: int = 0) -> list[
             counts[character] += count
     chosen = choose_alphabet(counts, size=size, most=most)
     alphabet = set(chosen)
+    # Words with characters outside the alphabet become [UNK] as a whole, so nothing is learnt from
+    # them.
     known = {
         word: count
         for word, count in words.items()
@@ -348,6 +359,7 @@ def learn_pieces(words: Mapping[str, int], *, size: int, most: int = 0) -> list[
     tokenizer.train_from_iterator((f"{word} " * known[word] for word in sorted(known)), trainer)
     ids = tokenizer.get_vocab()
     pieces = sorted(ids, key=ids.__getitem__)
+    # Room left, because no pair occurs often enough: rather rarer characters than nothing.
     if not most and len(pieces) < size:
         rest = sorted(
             counts.keys() - set(pieces), key=lambda character: (-counts[character], character)

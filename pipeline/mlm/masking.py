@@ -165,6 +165,7 @@ def _masked(
     fates_M, words_M: 32 random bits each, for what replaces a token, and for a random word-piece.
     """
     example_M = np.repeat(np.arange(len(counts_N)), counts_N)
+    # A position in the text becomes one in the example: behind [CLS], and for B behind A's [SEP].
     behind_a_M = text_positions_M >= block.a_length_N[example_M]
     positions_M = text_positions_M + 1 + behind_a_M
     places_M = block.offsets_N1[example_M] + positions_M
@@ -184,6 +185,7 @@ def _masked(
 def mask_single_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
     """Mask single tokens; every subset of the right size is equally likely."""
     counts_N = rule.budgets_N(block)
+    # 64 bits per prediction: the upper half chooses the token, the lower one its replacement.
     bits_NK = draw(streams_N[:, None], np.arange(counts_N.max(initial=0)))
     used_NK = np.arange(bits_NK.shape[1]) < counts_N[:, None]
     positions_M = sample_without_replacement(high_half(bits_NK), block.text_lengths_N, counts_N)
@@ -198,17 +200,21 @@ def sample_without_replacement(
     Floyd's algorithm (Bentley & Floyd 1987), one step for all rows at a time: step j draws t from
     [0, j] and takes t, or j if t is taken already. Every subset is equally likely.
     """
+    # One flat row of `width` flags per example.
     width = int(population_N.max(initial=1))
     taken = np.zeros(len(population_N) * width, dtype=bool)
     order = np.argsort(-counts_N, kind="stable")  # so that the rows still drawing come first
     row_start = order * width
+    # Floyd's j in the first step, so that it reaches population - 1 in an example's last one.
     first_top = population_N[order] - counts_N[order]
     rows_at_step = np.searchsorted(-counts_N[order], -np.arange(halves_NK.shape[1]))
+    # `rows`: how many examples, in descending order of counts, still draw in this step
     for step, rows in enumerate(rows_at_step):
         top = first_top[:rows] + step
         drawn = halves_NK[order[:rows], step] * (top + 1).astype(np.uint64) >> np.uint64(32)
         place = row_start[:rows] + drawn.view(np.int64)
         taken[np.where(taken[place], row_start[:rows] + top, place)] = True
+    # Flags in flat order are ascending within each row; subtract where the row begins.
     return np.flatnonzero(taken) - np.repeat(np.arange(len(counts_N)) * width, counts_N)
 
 
@@ -220,10 +226,13 @@ def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) 
     """
     text_offsets_N1 = offsets(block.text_lengths_N)
     is_text = np.ones(len(block.input_ids), dtype=bool)
+    # Text tokens: all but [CLS], the [SEP] after A (or the only one), and the last [SEP].
     is_text[block.offsets_N1[:-1]] = False  # [CLS]
     is_text[block.offsets_N1[:-1] + block.a_length_N + 1] = False
     is_text[block.offsets_N1[1:] - 1] = False  # the last [SEP]
     begins_T = ~continuation_V[block.input_ids[is_text]]
+    # The first text token of an example begins a word even if it is a `##` piece, which truncation
+    # can leave there.
     begins_T[text_offsets_N1[:-1][block.text_lengths_N > 0]] = True
     second_N = text_offsets_N1[:-1] + block.a_length_N
     if segments_break_words:
@@ -239,6 +248,7 @@ def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) 
 def mask_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
     """Mask random words until the budget is spent, skipping those that do not fit."""
     words = words_of(block, rule.continuation_V, segments_break_words=False)
+    # one sort key per word, from the top: example, random bits, the word's rank in its example
     # a single sort shuffles the words within each example: by example, then random bits, then word
     example_W = words.example_W
     rank_W = np.arange(len(example_W)) - words.offsets_N1[example_W]
@@ -270,17 +280,20 @@ def mask_words(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
 
 def mask_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
     """Mask spans of words around random tokens until the budget is spent; the last may be cut."""
+    # The span of each text token, by the number of the step that took it; -1: not masked.
     words = words_of(block, rule.continuation_V, segments_break_words=True)
     span_T = np.full(words.token_offsets_W1[-1], -1)
     room_N = rule.budgets_N(block)
     step = 0
     while len(example := np.flatnonzero(room_N > 0)):
         # one span per example, within a segment; empty if its anchor is taken
+        # One draw for the anchor (upper half) and the length (lower half).
         bits = draw(streams_N[example], step)
         text_begin = words.token_offsets_W1[words.offsets_N1[example]]
         anchor = text_begin + below(high_half(bits), block.text_lengths_N[example])
         word = np.searchsorted(words.token_offsets_W1, anchor, side="right") - 1
         second = words.second_N[example]
+        # The first word behind the anchor's segment: B's first word, or the next example's.
         segment_end = np.where(word < second, second, words.offsets_N1[example + 1])
         last = np.minimum(word + span_lengths(low_half(bits)), segment_end)
         begin = words.token_offsets_W1[word]
@@ -291,6 +304,7 @@ def mask_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
         token = np.arange(len(row)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
         free = np.flatnonzero(span_T[token] < 0)
         token, row = token[free], row[free]
+        # The rank of each free token within its row, to stop where the row's budget ends.
         free_before_row = np.searchsorted(row, np.arange(len(example)))
         rank = np.arange(len(row)) - free_before_row[row]
         taken = rank < room_N[example][row]
@@ -310,6 +324,8 @@ def mask_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
 
 def span_lengths(halves: UInt64s) -> Int64s:
     """Lengths of spans in words: 1 to 10, geometric, from 32 random bits each."""
+    # Probability of length k is proportional to (1 - p)^(k - 1); upper bounds of the lengths'
+    # ranges in 32 bits.
     shares = (1 - SPAN_P) ** np.arange(LONGEST_SPAN)
     until = np.round(np.cumsum(shares / shares.sum()) * 2**32).astype(np.uint64)
     return 1 + np.searchsorted(until, halves, side="right")

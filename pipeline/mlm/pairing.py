@@ -119,6 +119,7 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
     lengths_S = list_values(table["sentence_lengths"]).astype(np.int64)
     ends_S = np.cumsum(lengths_S)
     counts_D = list_lengths(table["sentence_lengths"])
+    # Token offset at which each document ends, from its number of sentences.
     token_ends_D1 = np.concatenate([[0], ends_S])[offsets(counts_D)]
     if not np.array_equal(np.diff(token_ends_D1), list_lengths(table["token_ids"])):
         raise IntegrityError(
@@ -128,6 +129,7 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
     digests_D2 = digest_halves(digest_bytes(table["document_digest"]), byte_order="<")
     weights_D = table["copies"].to_numpy().astype(np.int64)
     starts_S = ends_S - lengths_S
+    # Sentences without tokens would be chunks without text.
     if not lengths_S.all():
         kept_S = lengths_S > 0
         documents_S = np.repeat(np.arange(len(counts_D)), counts_D)
@@ -223,6 +225,7 @@ def pair_segments(documents: Documents, *, rule: PairingRule, start: np.uint64) 
     single sentence becomes an example without second segment.
     """
     passes = []
+    # In pass number w, the documents that are used more than w times.
     for ordinal in range(int(documents.weights_D.max(initial=1))):
         chosen_D = np.flatnonzero(documents.weights_D > ordinal)
         part = documents if len(chosen_D) == documents.count else documents.subset(chosen_D)
@@ -255,13 +258,18 @@ def _cut_chunks(
     # how many of the chunk's sentences A takes, and whether B is other than the rest
     bits_S, sentences_S = draw(stream_S, _SPLIT), end_S - first_S
     never_S = np.zeros(len(sentences_S), dtype=bool)
+    # Without a second segment, A takes the whole chunk and nothing is put back.
     in_a_S, other_S, put_back_S = sentences_S, never_S, never_S
     if rule.second_segment != "none":
+        # 1 to n - 1 sentences; a single sentence is all A's
         in_a_S = 1 + below(high_half(bits_S), sentences_S - 1)
         other_S = (bits_S & np.uint64(1)).astype(bool)
+    # swapping needs a second part
     if rule.second_segment == "sentence_order":
         other_S &= sentences_S > 1
     elif rule.second_segment == "next_sentence":
+        # As in the reference: B is random for half of the chunks, and where there is nothing left
+        # for it. Its unused sentences begin the next chunk.
         put_back_S = other_S = never_S if alone else other_S | (sentences_S == 1)
     # The last chunk of a document leads to the next document, so the bucket is a single chain,
     # which is walked fastest as a Python list.
@@ -284,6 +292,7 @@ def _cut_chunks(
 
 
 def _rest(documents: Documents, chunks: _Chunks) -> tuple[Int64s, Int64s]:
+    # The clip only keeps the index valid where B is empty.
     """B as the sentences of the chunk after A, in token offsets; empty if there are none."""
     last_N = chunks.end_N - 1
     begin_N = np.minimum(chunks.first_N + chunks.in_a_N, last_N)
@@ -301,6 +310,8 @@ def _random_or_next(
     bits = draw(chunks.stream_N[random], _OTHER)
     own = chosen_D[chunks.document_N[random]]
     # drawn by weight from all other documents
+    # Documents on a line, each as long as its weight: draw from it without the own document's
+    # stretch, and step over that where it begins.
     weight_ends_D = np.cumsum(pool.weights_D)
     own_weight = pool.weights_D[own]
     place = below(high_half(bits), weight_ends_D[-1:] - own_weight)
@@ -309,6 +320,8 @@ def _random_or_next(
     first = pool.first_sentence_D1[other] + below(low_half(bits), pool.sentence_counts_D[other])
     a_end = documents.ends_S[chunks.first_N[random] + chunks.in_a_N[random] - 1]
     a_length = a_end - documents.starts_S[chunks.first_N[random]]
+    # The same rule as for chunks: sentences until the wanted length is reached or the document
+    # ends.
     begin = pool.starts_S[first]
     # at least one sentence, even if A alone reaches the target
     wanted = np.maximum(chunks.target_N[random] - a_length, 1)
@@ -331,6 +344,7 @@ def _truncated(
     a_start_N = documents.starts_S[chunks.first_N]
     a_length_N = documents.ends_S[chunks.first_N + chunks.in_a_N - 1] - a_start_N
     b_length_N = b_end_N - b_start_N
+    # No label where there is no B; else 0 for next, 1 for random or swapped.
     label_N = np.where(b_length_N > 0, chunks.other_N, NOT_ASKED).astype(np.int8)
     if rule.second_segment == "sentence_order":
         swap_N = chunks.other_N
@@ -340,6 +354,8 @@ def _truncated(
         )
     cut_a_N, cut_b_N = tokens_to_cut(a_length_N, b_length_N, max_tokens=rule.max_tokens)
     return Pairs(
+        # A cut token comes off the front or the end, by coin flip: those off the front move the
+        # start.
         a_start_N=a_start_N + coin_flips(draw(chunks.stream_N, _CUT_A), cut_a_N),
         a_length_N=a_length_N - cut_a_N,
         b_start_N=b_start_N + coin_flips(draw(chunks.stream_N, _CUT_B), cut_b_N),
@@ -354,6 +370,7 @@ def tokens_to_cut(
     a_length_N: Int64s, b_length_N: Int64s, *, max_tokens: int
 ) -> tuple[Int64s, Int64s]:
     """Tokens to cut from A and B: always from the longer one, from B if they are equal."""
+    # First from the longer one until both are equal, then in turns, B first.
     excess_N = np.maximum(a_length_N + b_length_N - max_tokens, 0)
     difference_N = a_length_N - b_length_N
     uneven_N = np.minimum(excess_N, np.abs(difference_N))

@@ -89,6 +89,7 @@ def tokens_summary(entries: Iterable[FileEntry]) -> dict[str, JsonValue]:
 
 
 def _histogram(lengths: npt.NDArray[np.integer]) -> list[int]:
+    # frexp gives x = m 2^e with m in [0.5, 1), so e - 1 is the power of two below.
     bins = np.frexp(np.maximum(lengths, 1).astype(np.float64))[1] - 1
     return [int(count) for count in np.bincount(bins, minlength=HISTOGRAM_BINS)]
 
@@ -169,6 +170,8 @@ def _with_shares(counts: ExampleStatistics) -> dict[str, JsonValue]:
     """The counts, and shares derived from them."""
     asked = max(counts.rows - counts.not_asked, 1)
     random_share = counts.next_random / asked
+    # A classifier that knows only the length of an example is right this often: more than the
+    # majority's share shows that lengths give the label away.
     by_length = (max(pair) for pair in zip(counts.lengths_next, counts.lengths_random, strict=True))
     return {
         **asdict(counts),
@@ -196,6 +199,7 @@ def alarms(
     """
     asked = counts.rows - counts.not_asked
     random_share = counts.next_random / max(asked, 1)
+    # [CLS] and [SEP] of each example, and B's [SEP]
     special = 2 * counts.rows + asked
     weighted, tokens, sentences, documents = (
         float(str(text[name])) for name in ("weighted_tokens", "tokens", "sentences", "documents")

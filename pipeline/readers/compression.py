@@ -49,6 +49,7 @@ class _Gzip:
     """zlib's decompressor with the interface of `bz2` and `lzma`."""
 
     def __init__(self) -> None:
+        # 31: zlib's largest window, and a gzip header and trailer around the data
         self._inner = zlib.decompressobj(wbits=31)
         self.needs_input = True
 
@@ -61,6 +62,7 @@ class _Gzip:
         return self._inner.unused_data
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
+        # zlib keeps what it has read but not unpacked; it comes first in the next call.
         content = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
         self.needs_input = len(content) < max_length
         return content
@@ -92,6 +94,7 @@ class _Zstd:
         self._waiting = memoryview(bytes(self._waiting) + data)
         contents: list[bytes] = []
         left = max_length
+        # Each turn adds at most 512 × 32,768 bytes to the limit (`ZSTD_BYTES`).
         while self._waiting and left > 0 and not self.eof:
             some, self._waiting = self._waiting[:ZSTD_BYTES], self._waiting[ZSTD_BYTES:]
             contents.append(self._inner.decompress(some))
@@ -257,6 +260,8 @@ def _inspect(file: IO[bytes], path: str, at_a_time: int, *, is_json: bool = Fals
     file.seek(0)
     chunks: Iterator[bytes] = iter(lambda: file.read(at_a_time), b"")
     mark = next((mark for mark in _FORMATS if head.startswith(mark)), None)
+    # Taken for plain text, a damaged header would yield garbage that is tokenised like any other
+    # text.
     if head and mark is None and path.endswith(COMPRESSED_SUFFIXES):
         raise IntegrityError(
             f"{path}: begins with {head[:4].hex(' ')}, which is not the format its name "
@@ -266,6 +271,8 @@ def _inspect(file: IO[bytes], path: str, at_a_time: int, *, is_json: bool = Fals
         chunks = _decompressed(chunks, path, *_FORMATS[mark])
         head = _gathered(chunks, HEAD_BYTES)
     encoding = encoding_of(head[:HEAD_BYTES], path, is_json=is_json)
+    # A doubt: look at more of the file before guessing. Compressed chunks cannot be read again, so
+    # those that were taken are put back in front below.
     if encoding in _LEGACY:
         if mark:
             head += _gathered(chunks, DOUBTFUL_BYTES - len(head))
@@ -294,8 +301,10 @@ def _decompressed(
     position = unpacked = 0
     for chunk in chunks:
         rest = chunk
+        # Until the chunk is used up and the decompressor has given out all that it holds.
         while rest or not (current.eof or current.needs_input):
             if current.eof:
+                # After an end mark, either the next stream follows or padding.
                 rest = rest.lstrip(b"\0")  # tapes and block devices pad with zeros
                 if not rest:
                     break
@@ -331,6 +340,7 @@ def encoding_of(head: bytes, path: str, *, is_json: bool = False) -> str:
     zeros = tuple(place for place, byte in enumerate(head[:8]) if not byte)
     if len(head) >= 8 and zeros in _WIDE_ZEROS:
         return _WIDE_ZEROS[zeros]
+    # zip (and office documents), and tar, whose mark stands at byte 257
     if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
         raise UsageError(
             f"{path}: an archive of files; unpack it and give the folder, or its files one by one"
@@ -365,6 +375,7 @@ def _damaged_or_legacy(head: bytes) -> str:
 
 def _declared(head: bytes) -> str:
     """The encoding that an HTML page or XML file declares; empty if there is none."""
+    # Only markup: prose may well contain the words `encoding = …`.
     if not head.lstrip().startswith(b"<"):
         return ""
     for found in _DECLARATION.finditer(head[:1024]):
@@ -377,10 +388,14 @@ def _declared(head: bytes) -> str:
 def _guess(sample: bytes) -> str:
     """The likeliest of the `_LEGACY` encodings; `UTF_8` if there is none."""
     found: dict[str, float] = {}
+    # A lower number is a better fit: mess in the text, signs within words, less coherence of
+    # letters.
     for match in from_bytes(sample, cp_isolation=list(_LEGACY)):
         for name in (match.encoding, *match.could_be_from_charset):
             text = sample.decode(name, "replace") if name in _LEGACY else ""
             beyond = len(_BEYOND_ASCII.findall(text))
+            # Candidates that decode to pure ASCII explain nothing; Vietnamese without a tone mark
+            # is none.
             if not beyond or (name == "cp1258" and not _TONES.search(text)):
                 continue
             misfit = len(_SIGN_IN_WORD.findall(text)) / beyond

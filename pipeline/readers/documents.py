@@ -139,6 +139,7 @@ def grouped(
     items: Iterable[Item], size_of: Callable[[Item], int], *, limit: int
 ) -> Iterator[list[Item]]:
     """Consecutive items in groups of a total size up to `limit`; a larger item is a group alone."""
+    # Closed before it would exceed the limit, so only a single item can.
     group: list[Item] = []
     size = 0
     for item in items:
@@ -174,6 +175,7 @@ def pack(documents: Iterable[tuple[int, bytes | BrokenRecord]]) -> Iterator[Docu
 
 def cut(text: bytes) -> int:
     """Where to cut a text longer than `MAX_DOCUMENT_BYTES`: after white space if possible."""
+    # -1 where there is none
     found = max(text.rfind(space, 0, MAX_DOCUMENT_BYTES) for space in (b"\n", b" "))
     if found > 0:
         return found + 1
@@ -189,6 +191,7 @@ def _block(positions: list[int], texts: list[bytes], broken: dict[int, str]) -> 
 
 def place_of(path: str, position: int, reader: Reader) -> str:
     """Where the document at `position` begins, for people: file and line, row or ordinal."""
+    # Positions that are counted from 0 are shown from 1.
     if reader.unit == "byte":
         return f"{path}, line {line_at(path, position, is_json=reader.is_json):,}"
     return f"{path}, {reader.unit} {position + (reader.unit != 'line'):,}"
@@ -302,6 +305,7 @@ def _until(
 def _with_cuts(buffer: bytes, starts: Offsets, end: int) -> Offsets:
     """The starts, with additional ones where documents are too long."""
     bounds = np.append(starts, end)
+    # Cuts are relative to the previous one, as if each rest was a document of its own.
     cuts: list[int] = []
     for index in np.flatnonzero(np.diff(bounds) > MAX_DOCUMENT_BYTES).tolist():
         start = int(bounds[index])
@@ -318,6 +322,7 @@ def _blocks(buffer: bytes, starts: Offsets, end: int, *, base: int) -> Iterator[
     first = int(starts[0])
     text = np.frombuffer(buffer, dtype=np.uint8)[first:end]
     ends = np.append(starts[1:], end) - first
+    # Ends in line feeds already: the block is a view of the buffer, without a copy.
     if len(text) and np.all(text[ends - 1] == ord("\n")):
         yield DocumentBlock(text=text, ends=ends, positions=starts + base)
         return

@@ -63,6 +63,7 @@ class InputShard:
         """The shard of these pieces of `files`, `size` bytes on disk."""
         rows = [[piece.path, piece.start, piece.stop, piece.file] for piece in pieces]
         versions = [files[piece.file].version for piece in pieces]
+        # The name depends on what is read, and on the files' versions, not on the order of shards.
         name = digest_of([source, [row[:3] for row in rows], versions])[:32]
         return cls(name, source, size, zlib.compress(json.dumps(rows).encode(), level=1))
 
@@ -105,6 +106,7 @@ class CorpusFiles:
         self._output = output
         self._files = find_corpus(corpus)
         record = filesystem.join(output, f"{WORK}/corpus.txt")
+        # State of the files that the leftovers of an earlier attempt were made from.
         state = digest_of([[asdict(file) for file in files] for files in self._files]).encode()
         if filesystem.exists(record) and filesystem.read_bytes(record) != state:
             self._forget()
@@ -123,6 +125,7 @@ class CorpusFiles:
     def misread(self) -> Iterator[str]:
         """A warning for each source whose structure its reader would take for prose."""
         for source, files in zip(self._corpus.sources, self._files, strict=True):
+            # a few files evenly spread over the source
             some = files[:: max(1, len(files) // PEEKED_FILES)] if source.reader in PROSE else []
             for file in some:
                 with suppress(ClozeError):
@@ -178,6 +181,7 @@ def input_shards(
     """The shards of the corpus, in source and path order; `found` are its files, if known."""
     found = find_corpus(corpus) if found is None else found
     total = sum(file.size for files in found for file in files)
+    # As many bytes as make about `WANTED_SHARDS` shards, within limits.
     wanted = min(max(total // WANTED_SHARDS, BLOCK_BYTES), MAX_SHARD_BYTES)
     shards: list[InputShard] = []
     for ordinal, (source, files) in enumerate(zip(corpus.sources, found, strict=True)):

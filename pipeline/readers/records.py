@@ -51,6 +51,7 @@ Rows = Iterator[tuple[int, pa.Array]]
 def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlock:
     """Strings as documents at `positions`, without creating Python objects; null is empty."""
     strings = pc.fill_null(column.cast(pa.large_binary()).combine_chunks(), b"")
+    # Arrow's join of strings, nothing and a line feed as separator: string + feed.
     nothing, feed = (pa.scalar(value, pa.large_binary()) for value in (b"", b"\n"))
     ended = pc.binary_join_element_wise(strings, nothing, feed)  # a line feed after each
     _, offsets, data = ended.buffers()
@@ -62,6 +63,7 @@ def block_of_strings(column: pa.ChunkedArray, positions: Offsets) -> DocumentBlo
 def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     """The documents on the lines that begin in the piece."""
     key = source.text_field
+    # The schema of only the wanted key, so that Arrow skips all others unparsed.
     top, *below = key.split(".")
     kind = pa.string()
     for name in reversed(below):
@@ -70,6 +72,7 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
     for block in scan(piece, line_starts, cuttable=False, is_json=True):
         starts = np.concatenate(([0], block.ends[:-1]))
         blank = np.isin(block.text[starts], _BLANK)
+        # Only lines that begin with white space may be blank: usually none is.
         for line in np.flatnonzero(blank).tolist():
             blank[line] = not block.text[starts[line] : block.ends[line]].tobytes().strip()
         positions = block.positions[~blank]
@@ -79,6 +82,7 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
         try:
             table = pj.read_json(
                 pa.BufferReader(raw),
+                # one block, or Arrow would split within a line
                 read_options=pj.ReadOptions(use_threads=False, block_size=len(raw) + 1),
                 parse_options=pj.ParseOptions(
                     explicit_schema=schema, unexpected_field_behavior="ignore"
@@ -89,6 +93,7 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
                 column = pc.struct_field(column, name)
         except pa.ArrowInvalid:
             column = None
+        # Null, missing or fewer values: line by line, which finds the line and says why.
         if column is None or column.null_count or len(column) != len(positions):
             lines = ((position, line.strip(_WHITE)) for position, line in block.documents())
             yield from pack((position, _text(line, key)) for position, line in lines if line)
@@ -116,6 +121,7 @@ def _text(line: bytes, key: str) -> bytes | BrokenRecord:
 
 def _value(record: dict[str, JsonValue], key: str) -> tuple[JsonValue, list[str]]:
     """The value at `key`, which may be a path `a.b`; or the keys that there are instead."""
+    # A key that contains dots itself takes precedence over a path.
     if key in record:
         return record[key], []
     value: JsonValue = record
@@ -133,6 +139,7 @@ def _value(record: dict[str, JsonValue], key: str) -> tuple[JsonValue, list[str]
 
 def line_starts(buffer: bytes, at_beginning: bool) -> Offsets:
     """Starts of lines, each of which is a document."""
+    # A document is a line: it begins after a line feed. The buffer's end begins none.
     starts = np.flatnonzero(np.frombuffer(buffer, dtype=np.uint8) == ord("\n")) + 1
     starts = starts[starts < len(buffer)]
     return np.concatenate(([0], starts)) if at_beginning and buffer else starts
@@ -173,6 +180,7 @@ def _blocks(batches: Rows, piece: Piece, opened: IO[bytes]) -> Iterator[Document
         ends_R = np.cumsum(lengths_R)
         unpacked += int(ends_R[-1]) if len(ends_R) else 0
         require_plausible_size(piece.path, unpacked, packed)
+        # Cut where the running total passes a multiple of the limit.
         cuts = np.flatnonzero(np.diff(ends_R // BYTES_AT_A_TIME)) + 1
         for start, stop in pairwise([0, *cuts.tolist(), len(strings)]):
             rows = pa.chunked_array([strings[start:stop]])
@@ -185,6 +193,7 @@ def parquet_rows(opened: IO[bytes], column: str, piece: Piece) -> Rows:
     # dictionary-encoded strings stay encoded until their lengths have been added up
     file = pq.ParquetFile(opened, read_dictionary=[column])
     position = 0
+    # Row numbers go on over skipped row groups, so positions are those of the whole file.
     for group in range(file.num_row_groups):
         first, facts = position, file.metadata.row_group(group)
         position += facts.num_rows
@@ -227,6 +236,8 @@ def arrow_rows(opened: IO[bytes], column: str, piece: Piece) -> Rows:
 
 def _is_in(piece: Piece, group: int, groups: int, opened: IO[bytes]) -> bool:
     """Whether row group or batch `group` of `groups` is assigned to the piece."""
+    # As if all row groups had the same size: each is assigned to the piece that its share begins
+    # in.
     place = group * opened.seek(0, os.SEEK_END) // groups
     return piece.start <= place and (piece.stop is None or place < piece.stop)
 

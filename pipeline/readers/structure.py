@@ -88,6 +88,7 @@ def is_json_lines(text: str) -> bool:
     if len(lines) == 1:
         # one whole object, or the beginning of a long one
         return _object(lines[0]) is not None or not lines[0].rstrip().endswith("}")
+    # The last line may be cut; a few broken lines do not make a file another format.
     whole = [_object(line) is not None for line in lines[:-1]]
     return sum(whole) > len(whole) / 2
 
@@ -121,6 +122,7 @@ def dialect_of(text: str, path: str) -> Dialect | None:
     """How the table that begins with `text` is written; None if it is none."""
     suffix = next((known for known in SEPARATORS if known in path.rsplit("/", 1)[-1].lower()), "")
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    # drop the last line, which may be cut
     if not lines.endswith("\n") and "\n" in lines:
         lines = lines[: lines.rfind("\n") + 1]
     for delimiter in SEPARATORS.get(suffix, "\t,;"):
@@ -152,6 +154,7 @@ def _is_table(header: list[str], rows: list[list[str]], *, known: bool) -> bool:
 def _quoting(lines: str, delimiter: str) -> Quoting:
     """Quotation marks enclose cells if nearly every one that opens a cell is closed."""
     mark = re.escape(delimiter)
+    # Marks at the beginning of a cell, and at its end.
     opened = len(re.findall(rf'(?:^|{mark})"', lines, re.MULTILINE))
     closed = len(re.findall(rf'"(?:$|{mark})', lines, re.MULTILINE))
     encloses = opened and 2 * min(opened, closed) >= max(opened, closed)

@@ -108,6 +108,7 @@ class _Lines:
 
     def next_record(self, *, lines: int) -> None:
         """Begin a record after the first `lines` lines of the last one; the others come again."""
+        # What a broken record has swallowed beyond its first line is read again.
         self._again.extendleft(reversed(self.taken[lines:]))
         self.number += lines
         self.taken, self._size = [], 0
@@ -128,6 +129,8 @@ def rows(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[int, list[str
         except csv.Error as error:
             found = BrokenRecord(f"not a row of the table ({error})")
         if isinstance(found, list) and found and len(found) != width:
+            # Cells that the header does not explain: a lone quotation mark may have joined several
+            # rows.
             found = BrokenRecord(f"{len(found)} cells, expected the header's {width}")
         if found:
             yield source.number + 1, found

@@ -40,9 +40,11 @@ def block_starts(buffer: bytes, at_beginning: bool) -> Offsets:
     starts = starts[starts < len(text)]
     ends = np.append(feeds, len(text))
     blank = text[starts] <= _SPACE
+    # Lines that begin with white space may hold more: only these are looked at as a whole.
     for line in np.flatnonzero(blank & (text[starts] != _LINE_FEED)).tolist():
         blank[line] = not buffer[starts[line] : ends[line]].strip()
     begins = ~blank
+    # A document begins at a line with text after a blank one, or at the beginning of the file.
     begins[1:] &= blank[:-1]
     begins[:1] &= at_beginning
     if at_beginning and len(blank):

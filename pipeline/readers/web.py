@@ -45,6 +45,7 @@ def shown_text(page: str, *, main_content: bool) -> bytes | BrokenRecord:
     options = {"alt_texts": False, "list_bullets": False}
     try:
         text = html2text.extract_plain_text(page, main_content=main_content, **options)
+        # Its main content was not found: better menus than no text.
         if main_content and not text.strip():
             text = html2text.extract_plain_text(page, **options)
     except BaseException as error:

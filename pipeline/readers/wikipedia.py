@@ -113,9 +113,11 @@ def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentB
                     ),
                 )
                 continue
+            # the last closing tag: the text may contain the first
             close = body.rfind(_DOC_END)
             body = body if close < 0 else body[:close]
             title = _TITLE.search(tag)
+            # The title comes first again, as a line of its own.
             first, _, rest = body.partition(b"\n")
             if title and first.strip() == title[1].strip():
                 body = rest
@@ -152,6 +154,7 @@ def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock
     def articles(block: DocumentBlock) -> Iterator[tuple[int, bytes]]:
         for position, page in block.documents():
             namespace = _PAGE_NAMESPACE.search(page)
+            # Namespace 0 has the articles.
             if namespace and int(namespace[1]):
                 continue
             wikitext = b"" if _REDIRECT.search(page) else wikitext_of(page)
@@ -182,12 +185,16 @@ def plain_text(wikitext: str, *, media: str = _MEDIA) -> str:
     hidden = re.compile(rf"\s*(?:{media})\s*:", re.IGNORECASE)
 
     def link_text(link: re.Match[str]) -> str:
+        # `[[target|label]]` shows its label; without one, the target without a leading colon.
         target, bar, label = link[1].partition("|")
         if hidden.match(target):
             return ""
         shown = label.rpartition("|")[2] if bar else target.lstrip(" :")
         return shown or target.rpartition(":")[2]
 
+    # The order matters: comments may contain anything; templates that show words come before those
+    # that are removed; tables contain links, and links end up as text, of which tags, quotation
+    # marks and lists remain to be removed.
     text = _COMMENT.sub("", wikitext)
     text = without_elements(_EMPTY_ELEMENT.sub("", text))
     text = _inside_out(_INLINE_TEMPLATE, _template_text, text)
@@ -211,9 +218,11 @@ def plain_text(wikitext: str, *, media: str = _MEDIA) -> str:
 
 def _template_text(template: re.Match[str]) -> str:
     """What a template within a sentence shows."""
+    # `name=value` sets a parameter and shows nothing.
     values = [value.strip() for value in template[2].split("|") if "=" not in value]
     if template[1].lower() not in _CONVERSIONS:
         return values[-1 if template[1] == "w" else 0] if values else ""
+    # `{{convert|3|to|5|km}}`: the numbers and words of a range, then the unit.
     numbers = list(takewhile(_RANGE.fullmatch, values))
     return " ".join([*numbers, *values[len(numbers) : len(numbers) + 1]])
 
@@ -230,6 +239,7 @@ def _variant_text(variants: re.Match[str]) -> str:
 def wikitext_of(page: bytes) -> bytes:
     """The content of the first `<text>` element of a page that is closed; empty if none is."""
     last = page.rfind(_PAGE_TEXT_END)
+    # Only up to the last `>`: behind it no opening tag can end.
     for opening in _PAGE_TEXT.finditer(page, 0, page.rfind(b">") + 1):
         if opening[0].endswith(b"/>"):
             return b""
@@ -240,14 +250,18 @@ def wikitext_of(page: bytes) -> bytes:
 
 def without_elements(text: str) -> str:
     """Remove elements without prose, each up to its next closing tag."""
+    # The closing tags of each element, the next one last, so that each is taken from the end once
+    # and the whole stays linear.
     ends: dict[str, list[re.Match[str]]] = {}
     for closing in reversed([*_CLOSING.finditer(text)]):
         ends.setdefault(closing[1].lower(), []).append(closing)
     kept, place = [], 0
     for opening in _OPENING.finditer(text):
         waiting = ends.get(opening[1].lower(), [])
+        # Tags that close something before this opening are of no use to later ones either.
         while waiting and waiting[-1].start() < opening.end():
             waiting.pop()
+        # An element within a removed one is gone already.
         if waiting and opening.start() >= place:
             kept.append(text[place : opening.start()])
             place = waiting[-1].end()

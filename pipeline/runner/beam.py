@@ -22,6 +22,7 @@ from typing import Any
 SAMPLING_PERIOD_MS = 2
 """A bundle ends only when the state-sampling thread wakes up: by default up to 200 ms later."""
 
+# Importing Beam: quietly, without collecting garbage, and without the modules named above.
 _root_level = logging.getLogger().level
 logging.getLogger().setLevel(logging.ERROR)
 _collecting = gc.isenabled()
@@ -75,6 +76,7 @@ def refuse_unknown(flags: Sequence[str]) -> None:
 
     Beam itself would log and ignore it.
     """
+    # Each class of options adds its own; where two define the same one, the later wins.
     parser = _BeamArgumentParser(allow_abbrev=False, add_help=False, conflict_handler="resolve")
     for options in PipelineOptions.__subclasses__():
         options._add_argparse_args(parser)
@@ -124,6 +126,7 @@ def add_job(
     finished = Step("Finished", "map", lambda _: (0, 0))
     steps = (*before, *job.steps, finished, Step("Consume", "group"))
     items: PCollection[Any] = pipeline | "Start" >> (start or Impulse())
+    # Each step with the one after it, which decides how its output is typed.
     for step, following in zip_longest(steps, steps[1:]):
         transform: Any = ParDo(_RunStep(step)) if step.function else GroupByKey()
         if step.function:  # Beam must know that the input of a group is pairs

@@ -96,6 +96,7 @@ def run_on_engine(
     """
     name = DASK_RUNNER if machine.runner == "DaskRunner" else machine.runner
     beam_options = PipelineOptions([f"--runner={name}", *options])
+    # An earlier attempt's job, if it is still known to its service; else submit a new one.
     job = EngineJob(machine, beam_options, progress, output)
     result = job.found_again()
     if result is None:
@@ -110,6 +111,7 @@ def run_on_engine(
         steps = build(EngineQueue())
         try:
             if is_dask:
+                # one element per partition, of which one goes on (see above)
                 first = Step("First", "flat_map", lambda element: [] if element else [None])
                 add_job(steps, pipeline, first, started, start=Create(range(partitions)))
                 result = submit_to_dask(pipeline)
@@ -122,6 +124,7 @@ def run_on_engine(
                 "start it, or correct job_endpoint in [pipeline.options]"
             ) from error
         dry = beam_options.view_as(TestOptions).dry_run
+        # Nothing runs then: success would leave a stage without output.
         if dry or not getattr(result, "has_job", True):  # Dataflow: no job for a template
             raise JobFailed(f"{machine.runner}: the graph was translated; nothing was submitted")
         job.record(result)
@@ -202,6 +205,7 @@ class EngineJob:
         except grpc.RpcError:
             say(f"{runner}: {endpoint} no longer knows job {job}; submitting a new one")
             return None
+        # A job that has failed or is ending cannot finish its work.
         if state in (PipelineState.FAILED, PipelineState.CANCELLED, PipelineState.CANCELLING):
             say(f"{runner}: job {job} at {endpoint} is {state}; submitting a new one")
             return None
@@ -217,6 +221,7 @@ class EngineJob:
         running = False
         failures = 0
         while True:
+            # A poll may fail while a service restarts; only many in a row mean that it is gone.
             try:
                 state = result.state
                 noted = self._advance(result, seen)
@@ -234,6 +239,7 @@ class EngineJob:
                 listener.join(LAST_WORDS_SECONDS)
                 return str(state)
             now = time.monotonic()
+            # A sign of life: reports, or the file that the first worker creates.
             running = running or bool(seen) or filesystem.exists(self.sign)
             if not running and now - began > self.machine.start_timeout:
                 portable = self.options.view_as(PortableOptions)
@@ -272,6 +278,7 @@ class EngineJob:
             return False
         done = {each.key.metric.name: each.result / PARTS_PER_UNIT for each in counters}
         unit = self.progress.unit
+        # Counters are totals; the progress line advances by differences.
         moved = done.get(unit, 0.0) - seen.get(unit, 0.0)
         is_new = done != seen
         seen.update(done)
@@ -323,6 +330,7 @@ class DaskResult(PipelineResult):
     def state(self) -> str:
         """The state by Beam's names."""
         states = {
+            # in the order of precedence: one failed future fails the job
             "error": PipelineState.FAILED,
             "cancelled": PipelineState.CANCELLED,  # by someone else, or the scheduler is gone
             "lost": PipelineState.CANCELLED,

@@ -98,6 +98,7 @@ class Runner:
         directory = tempfile.gettempdir() if short else "/tmp"
         with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=directory) as scratch:
             queue = WorkQueue(scratch, workers=1 if inline else machine.workers)
+            # Made before any worker reports, so that reading it never fails.
             open(queue.reports, "wb").close()
             reader = ReportReader(queue.reports, progress)
             job = build(queue)
@@ -116,12 +117,15 @@ def run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float)
         try:
             items: Iterable[Any] = [None]
             for step in job.steps:
+                # grouping in memory: the inline form is for small inputs
                 if step.function is None:
                     groups: dict[Any, list[Any]] = {}
                     for key, value in items:
                         groups.setdefault(key, []).append(value)
                     items = groups.items()
                 else:
+                    # lazily, so that each task passes through all steps up to the next group before
+                    # another begins
                     items = chain.from_iterable(map(step.ready(), items))
             for _ in items:
                 pass

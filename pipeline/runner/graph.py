@@ -95,6 +95,7 @@ class WorkQueue:
         """Claim and yield tasks no other worker has claimed, one at a time."""
         directory = os.path.join(self.directory, label)
         os.makedirs(directory, exist_ok=True)
+        # Creating a file that must not exist is atomic between processes, and between threads.
         for number, task in enumerate(tasks):
             try:
                 os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_EXCL))
@@ -144,6 +145,8 @@ def share_out(
     """
 
     def deal(tasks: Sequence[Item]) -> Iterable[tuple[int, Sequence[Item]]]:
+        # Where a directory is shared, every worker gets the whole list and claims from it;
+        # elsewhere every task is an element of its own.
         return enumerate([tasks] * queue.workers if queue.directory else [[task] for task in tasks])
 
     def take(share: tuple[int, Iterable[Sequence[Item]]]) -> Iterable[Item]:
@@ -176,6 +179,7 @@ class ReportReader:
         """Read new reports and print a progress line if one is due; whether there were any."""
         with open(self._path, "rb") as file:
             file.seek(self._offset)
+            # Only whole lines: the last may still be written.
             whole, _, _ = file.read().rpartition(b"\n")
         if not whole:
             return False
@@ -221,6 +225,7 @@ def job_error(kind: str, text: str) -> ClozeError:
 
     Workers' exceptions reach the runner only as text; our own are recognised in it.
     """
+    # The name of one of our errors, either as the exception itself or within its text.
     raised = _RAISED.findall(
         f"cloze.artifacts.errors.{kind}: {text}" if kind in ERROR_KINDS else text
     )
@@ -230,6 +235,7 @@ def job_error(kind: str, text: str) -> ClozeError:
     if details:
         text = details[-1]
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
+    # Beam appends where it happened.
     reason = re.sub(r" \[while running .*", "", lines[-1])[:_LONGEST_REASON]
     reason = reason if kind == "RuntimeError" else f"{kind}: {reason}"
     return JobFailed(

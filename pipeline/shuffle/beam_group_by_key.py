@@ -217,6 +217,8 @@ class BeamGroupByKey:
     """Number of shards."""
 
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
+        # Documents are not stored between reading and their bucket: if any bucket is missing, all
+        # shards are read again.
         """All shards or none: documents are not stored before they reach their bucket."""
         if not filesystem.exists(filesystem.join(self.directory, PLAN)):
             return list(shards)
@@ -231,11 +233,15 @@ class BeamGroupByKey:
         planned = Collection[Sequence[InputShard]]((Step("Planned", "map", self.read_shards),))
         setup = partial(ShardTokenizer, self.job.stage, self.job.vocabulary)
         if filesystem.exists(filesystem.join(self.directory, PLAN)):
+            # After an interrupted attempt the plan is there already, and finished groups get
+            # nothing.
             groups = self.plan().groups
             left = set(unfinished_groups(groups, self.job))
             done = frozenset(place for place, group in enumerate(groups) if group not in left)
         else:
             counted = share_out(planned, queue, label="Share")
+            # About √n keys, each merging the counts of √n shards: neither one worker for all nor
+            # one per shard.
             merge = math.isqrt(len(shards)) + 1
             count = partial(count_shard, backend=self, keys=merge)
             found = counted.flat_map("Count", count, setup=setup).group("Merge")
@@ -394,6 +400,7 @@ def send_shard(
     for table in tokenizer.tables(shard):
         run = sort_run(table, splits=backend.job.splits)
         documents += run.counts.documents
+        # Keys behind the last bucket carry the accounts, one key for several shards.
         account = len(plan.buckets) + number // SHARDS_PER_ACCOUNT
         yield account, (run.counts, ipc_bytes(run.dropped))
         splits_D = np.repeat(np.arange(len(run.by_split)), [*map(len, run.by_split)])
@@ -408,6 +415,7 @@ def send_shard(
                 sends_D[row] = carrier == shard.name and identity not in sent
                 sent.add(identity)
         keys_N, rows_N, own_N = plan.deliveries(rows[KEY].to_numpy(), splits_D)
+        # Where the bucket changes; sorted by bucket, so that each bucket's documents are one range.
         ends = [*np.flatnonzero(np.diff(keys_N)) + 1, len(keys_N)]
         packed = packed_ranges(rows.take(pa.array(rows_N)), own_N & sends_D[rows_N], ends)
         for end, blob in zip(ends if len(keys_N) else (), packed, strict=False):
@@ -436,6 +444,7 @@ def write_buckets(
     packed = (blob for blob in cast(Iterable[bytes], values) if blob)
     rows = unpack(packed, vocabulary_size=job.vocabulary_size)
     splits_D = rows["split"].to_numpy()
+    # What belongs here, and of stronger splits only what identifies a document.
     own = rows.filter(pa.array(np.isin(splits_D, group.sources)))
     stronger = [
         rows.filter(pa.array(splits_D == split)).select(IDENTITY)
@@ -462,6 +471,8 @@ def _with_tokens(kept: pa.Table, own: pa.Table, *, of: str) -> pa.Table:
             f"{of}: the tokens of document {missing[0]} did not arrive; "
             "the engine's shuffle has lost documents, use another engine"
         )
+    # Rows of `kept`, except that those without tokens take these from their carrier's row, which is
+    # found behind `kept` in the concatenation.
     rows = np.arange(len(kept))
     rows[without] = len(kept) + np.array([carried[digest] for digest in wanted])
     both = pa.concat_tables((kept, full))
@@ -483,6 +494,7 @@ def packed_ranges(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> I
     rows: columns of a sorted run, and `split`. Only the rows in `with_tokens_N` keep their tokens.
     """
     heads_N = np.zeros(len(rows), dtype=_ROW)
+    # as opaque bytes of one field
     digests_N16 = np.ascontiguousarray(digest_bytes(rows["document_digest"]))
     heads_N["document_digest"] = digests_N16.view(f"V{TOKEN_DIGEST_BYTES}").ravel()
     for name in _PLAIN:
@@ -494,6 +506,7 @@ def packed_ranges(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> I
     ids = list_values(full["token_ids"])
     sentences_N1 = offsets(heads_N["sentences"].astype(np.int64))
     tokens_N1 = offsets(heads_N["tokens"].astype(np.int64))
+    # A range is: its number of rows, their heads, all sentence lengths, all ids.
     for start, stop in pairwise((0, *ends)):
         yield b"".join(
             (

@@ -92,6 +92,7 @@ class Cardinality:
     def __add__(self, other: "Cardinality") -> "Cardinality":
         keys_D = np.concatenate((self.keys_D, other.keys_D))
         bytes_D = np.concatenate((self.bytes_D, other.bytes_D))
+        # np.unique sorts, and keeps one of two equal keys, which stand for the same text.
         distinct_D, first = np.unique(keys_D, return_index=True)
         return Cardinality(distinct_D[:MINIMUM_VALUES], bytes_D[first[:MINIMUM_VALUES]])
 
@@ -101,14 +102,19 @@ class Cardinality:
             return None
         documents: float = len(self.keys_D)
         if documents == MINIMUM_VALUES:
+            # The k-th smallest of n uniform values in [0, 1) lies near k / n; (k - 1) / value is
+            # unbiased.
             documents = (MINIMUM_VALUES - 1) / (float(self.keys_D[-1]) / 2.0**64)
         return bucket_bits(documents, documents * float(self.bytes_D.mean()))
 
 
 def bucket_bits(documents: float, text_bytes: float) -> int:
     """Bits of a bucket number in a split of this size."""
+    # Few documents or little text: fewer buckets, each with enough documents for random next
+    # sentences. But no bucket larger than a worker can load.
     wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
     least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
+    # Down to a power of two for what is wanted, up for what is necessary.
     return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))
 
 
@@ -170,6 +176,7 @@ class Buckets:
     def bounds(self, number: int) -> tuple[int, int]:
         """The half-open range of keys of one of the buckets."""
         width = 64 - self.bits
+        # Limits of the group apply to the buckets at its border; elsewhere they do nothing.
         low, high = number << width, (number + 1) << width
         return max(low, min(self.first, high)), min(high, self.end)
 
@@ -200,6 +207,8 @@ def bucket_groups(smallest: Sequence[Cardinality], job: TokensJob) -> list[Bucke
     ]
     named = chain.from_iterable(by_split[HELDOUT_SPLIT + 1 :])
     division = division_of(smallest, job)
+    # Few documents: both splits are made from the same runs, whatever was drawn, and divided by
+    # part or by digest.
     if division.rule == "draw":
         return [*by_split[TRAIN_SPLIT], *by_split[HELDOUT_SPLIT], *named]
     heldout, trained = (Buckets(name, (TRAIN_SPLIT, HELDOUT_SPLIT)) for name in (HELDOUT, TRAIN))
@@ -235,6 +244,7 @@ def _groups(every: Buckets, documents: Cardinality) -> Iterator[Buckets]:
     bits = documents.bucket_bits()
     if bits is None:
         return
+    # at most `MOST_GROUPS` groups of equally many buckets
     size = max(1, (1 << bits) // MOST_GROUPS)
     for first in range(0, 1 << bits, size):
         yield replace(every, numbers=range(first, first + size), bits=bits)
@@ -261,6 +271,7 @@ def write_bucket(
         part = ids[begin : begin + COUNTED_AT_ONCE]
         counts_V += np.bincount(part, minlength=job.vocabulary_size)
     name = tokens_name(group.split, number)
+    # The file may have survived an attempt that was interrupted before the group's account.
     if finished_file(job.output, name) is None:
         weights = [source.weight for source in job.stage.corpus.sources]
         columns = {
@@ -282,6 +293,7 @@ def write_bucket(
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table)
             put_local_file(job.output, path, name=name, rows=len(table), statistics=facts)
+    # A tail's documents are the same as the head's: they must not be listed as dropped twice.
     return BucketAccount(counts_V, lost if group.part != "tail" else lost.slice(0, 0))
 
 
@@ -323,6 +335,7 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
     parts = []
     for row in rows.to_pylist():
         lengths, ids = row["sentence_lengths"], row["token_ids"]
+        # From the end: the tail is held out.
         head = len(lengths) - heldout_count(len(lengths), share)
         tokens = sum(lengths[:head])
         row |= {"sentence_lengths": lengths[:head], "token_ids": ids[:tokens]}
@@ -330,6 +343,7 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
             digest = hashlib.blake2b(row["document_digest"] + b"tail", digest_size=16).digest()
             row |= {"sentence_lengths": lengths[head:], "token_ids": ids[tokens:]}
             row["document_digest"] = digest
+        # its share of the text, by tokens
         row["text_bytes"] = row["text_bytes"] * len(row["token_ids"]) // max(len(ids), 1)
         if row["sentence_lengths"]:
             parts.append(row)

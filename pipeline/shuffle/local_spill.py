@@ -90,6 +90,7 @@ class LocalSpill:
     def smallest(self) -> tuple[Cardinality, ...]:
         """The documents with the smallest digests, by split, from all runs."""
         runs = (
+            # A run is sorted by digest, so its first k rows have its smallest digests.
             [Cardinality.of(batch.slice(0, MINIMUM_VALUES)) for batch in open_run(path)]
             for path in _runs(self)[0]
         )
@@ -158,6 +159,7 @@ def _rows(runs: Sequence[str], bounds: tuple[int, int], splits: Sequence[int]) -
     for batch in (_open_once(run)[split] for run in runs for split in splits):
         keys_D = batch[KEY].to_numpy()
         start = int(np.searchsorted(keys_D, np.uint64(low)))
+        # an end of 2^64 does not fit into 64 bits
         stop = len(keys_D) if high >> 64 else int(np.searchsorted(keys_D, np.uint64(high)))
         slices.append(batch.slice(start, stop - start))
     return pa.Table.from_batches(slices).combine_chunks()

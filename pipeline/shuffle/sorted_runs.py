@@ -78,10 +78,12 @@ def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
     digests_D2 = digest_halves(digest_bytes(documents["document_digest"]))
     splits_D = documents["split"].to_numpy()
     names = [documents[name].to_numpy() for name in ("position", "file", "source")]
+    # np.lexsort sorts by its last key first: by digest, then split, then the document's place.
     order = np.lexsort((*names, splits_D, digests_D2[:, 1], digests_D2[:, 0]))
     reasons_D = documents["reason"].to_numpy().copy()
     # Equal texts are dropped for equal reasons, so either the first is kept or none.
     equal = ~is_first_of_equals(digests_D2[order])
+    # the same text in different splits is left to `deduplicate`
     equal[1:] &= splits_D[order[1:]] == splits_D[order[:-1]]
     repeated = order[equal]
     reasons_D[repeated[reasons_D[repeated] == Reason.KEPT]] = Reason.DUPLICATE
@@ -107,6 +109,7 @@ def deduplicate(
     one, strongest first, the identities of the rows in the same range of digests. drop_list: the
     directory of a drop list, or empty.
     """
+    # The strongest split first; among equals, the smallest place.
     identity = pa.concat_tables([*stronger, own.select(IDENTITY)]).combine_chunks()
     strength = np.repeat(np.arange(len(stronger) + 1), [*map(len, stronger), len(own)])
     digests_D2 = digest_halves(digest_bytes(identity["document_digest"]))
@@ -114,12 +117,16 @@ def deduplicate(
     order = np.lexsort((*names, strength, digests_D2[:, 1], digests_D2[:, 0]))
     # the first of equal documents wins
     first = is_first_of_equals(digests_D2[order])
+    # For each row, the first row with the same digest.
     winners = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]
+    # Later assignments take precedence: a document whose winner is in a stronger split is held out
+    # there, not merely a duplicate.
     reasons = np.full(len(order), Reason.KEPT, dtype=np.uint8)
     reasons[read_drop_list(drop_list).holds(digests_D2[order])] = Reason.DROP_LIST
     reasons[winners != order] = Reason.DUPLICATE
     reasons[strength[winners] < strength[order]] = Reason.HELD_OUT
     ours = strength[order] == len(stronger)
+    # Back to rows of `own`, which come last in the concatenation.
     kept: Int64s = order[ours & (reasons == Reason.KEPT)] - (len(identity) - len(own))
     lost = ours & (reasons != Reason.KEPT)
     return own.take(pa.array(kept)), dropped_rows(identity, order[lost], reasons[lost])

@@ -60,10 +60,13 @@ def learn_abbreviations(texts: Sequence[str]) -> list[str]:
     share = sum(stopped.values()) / max(sum(total.values()), 1)
     scores = {}
     for word, count in stopped.items():
+        # Without its inner full stops. A single letter needs no further evidence.
         length = len(word.replace(".", ""))
         certain = goes_on[word] or length == 1
         if count < FEWEST or not certain or word == word.upper() or len(word.encode()) > MAX_BYTES:
             continue
+        # Kiss and Strunk's score: log likelihood ratio, penalised for length and rewarded for inner
+        # full stops; occurrences without a full stop weigh the more the longer the word is.
         scores[word] = (
             _score(count, total[word] - count, share)
             * exp(-length)
@@ -77,6 +80,7 @@ def learn_abbreviations(texts: Sequence[str]) -> list[str]:
 
 def _score(stopped: int, bare: int, share: float) -> float:
     """Twice the log likelihood ratio: nearly always with a full stop, or as often as all words."""
+    # A share of 1 leaves no occurrence without a full stop, and no logarithm of 0.
     usual = stopped * log(share) + bare * log(1 - share) if share < 1 else 0.0
     abbreviated = stopped * log(0.99) + bare * log(0.01)
     return 2 * (abbreviated - usual)

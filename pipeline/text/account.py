@@ -60,6 +60,7 @@ class Account:
 
     def add(self, reason: Reason, *, path: str, position: int, reader: Reader) -> None:
         """A document, or what stands for one."""
+        # listed with `note` already
         if reason in UNREAD:
             return
         self._read += 1
@@ -67,6 +68,7 @@ class Account:
             self._kept += 1
             return
         name = reason.name.lower()
+        # only the first example is looked up, since finding its line reads the file up to there
         count, example = self._dropped.get(name) or (0, example_of(path, position, reader))
         self._dropped[name] = Dropped(count + 1, example)
 

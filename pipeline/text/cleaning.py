@@ -55,6 +55,8 @@ def clean(
     Their text has one paragraph or sentence per line, single spaces and no empty lines. Returns
     also the number of U+FFFD in each document: bytes that were not UTF-8.
     """
+    # Two passes, over characters and over white space, each in C if that is at hand. Invalid UTF-8,
+    # which is rare, sends a block to the slower first pass.
     kernel, size = cleaning_library(), _NOT_UTF8
     text, ends = np.ascontiguousarray(block.text), np.ascontiguousarray(block.ends, dtype=np.int64)
     plain, moved, replaced = np.empty_like(text), np.empty_like(ends), np.empty_like(ends)
@@ -67,6 +69,7 @@ def clean(
         text, ends, replaced = _plain_characters(text, ends)
     else:
         text, ends = plain[:size], moved
+    # Between them, as entities can stand for white space.
     if from_html:
         text, ends = _without_html(text, ends)
     if kernel is None or line_break == "detect":
@@ -87,9 +90,11 @@ def cleaning_library() -> ctypes.CDLL | None:
 
 
 # Characters that cleaning replaces by a line feed, by a space, or removes.
+# Carriage return, vertical tab, form feed, next line, line and paragraph separator.
 _LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
 _SPACES = "\t\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _INVISIBLE = (
+    # Control characters; soft hyphen and byte order mark; zero-width and directional signs.
     "".join(map(chr, (*range(0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0))))
     + "\xad\ufeff"
     + "".join(map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))))
@@ -139,12 +144,14 @@ def _without_html(text: Bytes, ends: Offsets) -> tuple[Bytes, Offsets]:
     if not matches:
         return text, ends
     pieces: list[bytes] = []
+    # How many bytes the text has shrunk by before each match ends, to move the document ends.
     shrunk = np.zeros(len(matches) + 1, dtype=np.int64)
     done = 0
     for index, match in enumerate(matches):
         markup = match.group()
         meaning = b"\n"  # of `<br>`
         if markup.startswith(b"&"):
+            # An entity for a line break does not break a line; unprintable ones are removed.
             character = html.unescape(markup.decode())
             shown = " " if character.isspace() else character
             meaning = shown.encode("utf-8", "replace") if shown.isprintable() else b""
@@ -163,17 +170,22 @@ def _collapse(text: Bytes, ends: Offsets, line_break: LineBreak) -> tuple[Bytes,
     """
     if not len(text):
         return text, ends
+    # All but the first of each run of white space is deleted; the first becomes the separator.
     white = text <= SPACE
     repeated = white.copy()
     repeated[1:] &= white[:-1]  # leading white space is deleted too
     deleted = np.flatnonzero(repeated)
     feeds = np.flatnonzero(text == LINE_FEED)
     runs = feeds  # start of the white space around each line feed; -1 before the text
+    # Runs of adjacent deleted bytes: each run of white space begins one byte before its first.
     if len(deleted):
         new_run = np.diff(deleted, prepend=-2) != 1
         before = deleted[new_run][np.cumsum(new_run) - 1] - 1
+        # A line feed that is itself deleted belongs to the run around it, else it is a run by
+        # itself.
         index = np.minimum(np.searchsorted(deleted, feeds), len(deleted) - 1)
         runs = np.where(deleted[index] == feeds, before[index], feeds)
+    # runs before the first text of the block end no line
     leading = int(np.count_nonzero(runs < 0))
     kept = runs[leading:]
     if line_break == "detect" and len(kept):
@@ -194,6 +206,7 @@ def _paragraph_ends(
 
     The first line begins at `begin`; each of the L lines ends at a run.
     """
+    # Several line feeds may share a run of white space: one line, and a blank one after it.
     first = np.flatnonzero(np.diff(runs, prepend=-1))
     at_L = runs[first]
     feeds_L = np.diff(np.append(first, len(feeds)))  # two or more: a blank line follows
@@ -208,7 +221,9 @@ def _paragraph_ends(
     lines = np.bincount(document_L, minlength=len(ends))
     wide = np.bincount(document_L, weights=width_L > WRAPPED_WIDTH, minlength=len(ends))
     full = np.bincount(document_L, weights=width_L >= SHORT_LINE, minlength=len(ends))
+    # Hard-wrapped: hardly any line is too wide, and most are full.
     wrapped = (wide <= LONG_LINES_ALLOWED * lines) & (full >= FULL_LINES_NEEDED * lines)
+    # A document's last line, a line before a blank one and a short line end paragraphs in any case.
     last_L = np.append(document_L[1:] != document_L[:-1], True)
     stays_L = ~wrapped[document_L] | last_L | (feeds_L > 1) | (width_L < SHORT_LINE)
     kept: Offsets = at_L[stays_L]

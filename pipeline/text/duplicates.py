@@ -129,19 +129,25 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
 
     In scripts without spaces between words, a shingle has more characters: see scripts.py.
     """
+    # First the words of the block, then every window of words that has enough of them.
     lower = lower_bytes(text)
     starts_W, stops_W, units_W = _words(lower)
     documents_W = np.searchsorted(ends_D, starts_W, side="right")
     # each shingle ends with the first word that completes it; words after it begin at `last_W`
     before_W1 = offsets(units_W)
     wanted = before_W1[:-1] + words * UNITS_PER_WORD
+    # the first word at which the count from word w on is complete
     last_W = np.searchsorted(before_W1, wanted)
+    # windows that the block's words complete at all
     count = int(np.searchsorted(last_W, len(starts_W), side="right"))
+    # windows that end in the document in which they begin
     whole = np.flatnonzero(documents_W[:count] == documents_W[last_W[:count] - 1])
     # the inverse power makes a word's hash independent of its position in the block
     at_least = 1 << len(lower).bit_length()
     powers, inverse = _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
     sums = np.zeros(len(lower) + 1, dtype=np.uint64)
+    # Prefix sums of (byte + 1) · base^place: a word's difference, times base^-start, is its
+    # polynomial from power 0 on. The 1 keeps zero bytes from vanishing.
     np.cumsum(powers[: len(lower)] * (lower + np.uint64(1)), out=sums[1:])
     hashes_W = scramble((sums[stops_W] - sums[starts_W]) * inverse[starts_W])
     # a shingle is a polynomial in its words' hashes, whose last word has the power 0
@@ -170,12 +176,15 @@ def _words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
     for ahead in range(3):
         inside[leads[mark] + ahead] = False
     edge = np.diff(inside, prepend=False, append=False).astype(np.bool_)
+    # Characters of scripts without spaces, which count as words or parts of words by themselves.
     units_N = units(code)
     alone = np.flatnonzero(units_N)
     begins = np.flatnonzero(edge[:-1] & inside)
     if not len(alone):
         stops_W = np.flatnonzero(edge)[1::2]
         return begins, stops_W, np.full(len(begins), UNITS_PER_WORD)
+    # Characters that count as words by themselves begin one, and so does what follows them, unless
+    # it is a mark that belongs to them.
     places, ends = leads[alone], leads[alone] + width[alone]
     marks = leads[is_mark()[np.minimum(code, CODES - 1)]]
     first = np.zeros(len(lower) + 1, dtype=np.bool_)
@@ -186,6 +195,7 @@ def _words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
     starts_W = np.flatnonzero(first)
     stops_of_runs = np.flatnonzero(edge)[1::2]
     next_W = np.append(starts_W[1:], len(lower))
+    # A word ends where the next begins or where its run of word bytes ends.
     stops_W = np.minimum(next_W, stops_of_runs[np.searchsorted(stops_of_runs, starts_W, "right")])
     units_W = np.full(len(starts_W), UNITS_PER_WORD)
     units_W[np.searchsorted(starts_W, places)] = units_N[alone]
@@ -202,6 +212,7 @@ def evaluation_shingles(config: OverlapConfig) -> UInt64s:
             name = file.path
             for suffix in COMPRESSED_SUFFIXES:
                 name = name.removesuffix(suffix)
+            # A file of one JSON value, or of one per line.
             if name.endswith((".json", ".jsonl")):
                 try:
                     value = json.loads(text)
@@ -219,6 +230,7 @@ def overlapping(found: Shingles, documents: int, wanted: UInt64s) -> Mask:
     """(D,) bool: which documents of a block contain one of the `wanted` shingles."""
     if not len(wanted):
         return np.zeros(documents, dtype=np.bool_)
+    # Binary search; the clip keeps the index valid for hashes beyond the last.
     places = np.minimum(np.searchsorted(wanted, found.hashes_P), len(wanted) - 1)
     overlaps = np.zeros(documents, dtype=np.bool_)
     overlaps[found.documents_P[wanted[places] == found.hashes_P]] = True
@@ -256,10 +268,13 @@ class ShingleSets:
     @classmethod
     def of(cls, found: Shingles, documents: int) -> "ShingleSets":
         """The sets of a block of `documents` documents."""
+        # Document and upper hash bits as one key: a single sort orders sets by document and values
+        # within each, and equal neighbours are repetitions.
         keys = found.documents_P.astype(np.uint64) << np.uint64(32) | found.hashes_P >> np.uint64(
             32
         )
         keys.sort()
+        # the complement of the first key differs from it, so the first is always kept
         keys = keys[np.diff(keys, prepend=~keys[:1]) != 0]
         counts_D = np.bincount((keys >> np.uint64(32)).astype(np.int64), minlength=documents)
         bounds = offsets(counts_D)
@@ -275,6 +290,7 @@ class ShingleSets:
             return np.zeros(0, dtype=np.int64)
         own, sets = self.of_document(document), list(map(self.of_document, others.tolist()))
         every = np.concatenate(sets)
+        # The index is clipped for values beyond the own largest, which are not equal to it.
         places = np.minimum(np.searchsorted(own, every), len(own) - 1)
         starts = offsets(np.array([len(values) for values in sets], dtype=np.int64))[:-1]
         return np.add.reduceat((own[places] == every).astype(np.int64), starts)
@@ -294,6 +310,7 @@ def bands_for(config: NearDuplicatesConfig) -> Bands:
     Two signatures with a share s of equal values agree in a band of r values with probability s^r,
     and in at least one of b bands with probability 1 - (1 - s^r)^b.
     """
+    # From wide to narrow, so that the first that finds enough pairs has the fewest false ones.
     for width in range(config.permutations, 1, -1):
         count = config.permutations // width
         if 1 - (1 - config.threshold**width) ** count >= CANDIDATE_PROBABILITY:
@@ -313,14 +330,18 @@ def band_keys(sets: ShingleSets, bands: Bands) -> UInt64s:
     if not len(filled):
         return keys_DB
     draws = draw(stream_seed(1, "min-hash"), np.arange(bands.count * bands.width))
+    # odd factors are permutations modulo 2^32
     factors = (draws >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
     permuted_S = np.empty_like(sets.values_S)
     for band, band_factors in enumerate(factors.reshape(bands.count, bands.width)):
+        # Values of the band are folded into one key; the band's number begins it, so that equal
+        # values in different bands differ.
         keys_D = np.full(len(filled), band + 1, dtype=np.uint64)
         for factor in band_factors:
             np.multiply(sets.values_S, factor, out=permuted_S)
             smallest_D = np.minimum.reduceat(permuted_S, sets.starts_D[filled])
             keys_D = scramble(keys_D * np.uint64(_BASE) + smallest_D)
+        # 0 stands for documents without shingles
         keys_DB[filled, band] = np.maximum(keys_D, np.uint64(1))
     return keys_DB
 
@@ -332,6 +353,7 @@ def sharing(keys_D: UInt64s) -> tuple[Int64s, Int64s]:
     """
     order = np.argsort(keys_D, kind="stable")
     ordered = keys_D[order]
+    # Groups of equal keys.
     starts = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))
     sizes = np.diff(np.append(starts, len(order)))
     shared = (sizes > 1) & (ordered[starts] != 0)
@@ -360,9 +382,11 @@ def kept_for(
     places_P = np.zeros(len(groups_P), dtype=np.int64)
     for candidate in range(len(sizes_C)):
         groups = groups_P[bounds[candidate] : bounds[candidate + 1]]
+        # The kept candidates in this one's groups, so far.
         firsts, lasts = first_G[groups], first_G[groups] + kept_G[groups]
         if np.any(firsts < lasts):
             kept = zip(firsts.tolist(), lasts.tolist(), strict=True)
+            # How many bands each shares with this candidate.
             rivals, bands = np.unique_counts(np.concatenate([places_P[a:b] for a, b in kept]))
             smaller = np.minimum(sizes_C[rivals], sizes_C[candidate])
             larger = np.maximum(sizes_C[rivals], sizes_C[candidate])
@@ -371,10 +395,12 @@ def kept_for(
             if len(rivals) > MAX_COMPARISONS:
                 rivals = rivals[np.argsort(-bands, kind="stable")[:MAX_COMPARISONS]]
             both = sets.in_common(candidate, rivals)
+            # |A ∩ B| ≥ t |A ∪ B|, with |A ∪ B| = |A| + |B| - |A ∩ B|
             alike = rivals[both >= threshold * (sizes_C[candidate] + sizes_C[rivals] - both)]
             if len(alike):
                 found_C[candidate] = alike.min()
                 continue
+        # Kept: it fills the next slot of each of its groups.
         places_P[lasts] = candidate
         kept_G[groups] += 1
     return found_C
@@ -428,5 +454,6 @@ def read_drop_list(directory: str) -> DropList:
 
 def _as_scalars(digests_D2: UInt64s) -> npt.NDArray[np.void]:
     """Digests as scalars that NumPy compares in the same order."""
+    # Big-endian bytes sort like the pairs of integers.
     rows = np.ascontiguousarray(digests_D2).astype(">u8").view("S16")
     return rows.ravel()

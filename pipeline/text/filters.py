@@ -91,6 +91,7 @@ class TextMeasures:
     def symbols(self) -> Offsets:
         """Hash signs and ellipses: `#`, U+2026, and three full stops in a row."""
         symbols: Mask = self._text == ord("#")
+        # found at each byte but the last two
         symbols[:-2] |= self._ellipses
         return self.marks(symbols)
 
@@ -102,6 +103,7 @@ class TextMeasures:
         first = self._text[starts]
         bullet = (first == ord("-")) | (first == ord("*"))
         wide = starts[first == 0xE2]
+        # U+2022 is E2 80 A2
         bullet[first == 0xE2] = (self._text[wide + 1] == 0x80) & (self._text[wide + 2] == 0xA2)
         return self.places(starts[bullet])
 
@@ -123,6 +125,7 @@ class TextMeasures:
         """Distinct `STOP_WORDS`, in any case."""
         edges = np.flatnonzero(np.diff(self._letters, prepend=False, append=False))
         starts, lengths = edges[::2], np.diff(edges)[::2]
+        # Runs of letters as long as the word, narrowed down letter by letter.
         found = np.zeros(len(self._ends), dtype=np.int64)
         for word in STOP_WORDS:
             places = starts[lengths == len(word)]
@@ -142,6 +145,7 @@ class TextMeasures:
 
     def places(self, places: Offsets) -> Offsets:
         """The number of the ascending `places` in each document."""
+        # Ascending places: how many precede each document's end, and the differences.
         return np.diff(np.searchsorted(places, self._ends), prepend=0)
 
     @cached_property
@@ -211,6 +215,7 @@ def filter_documents(block: DocumentBlock, replaced: Offsets, cleaning: Cleaning
     counts = TextMeasures(block)
     empty = np.diff(block.ends, prepend=0) == 0
     reasons = np.where(empty, Reason.EMPTY, Reason.KEPT).astype(np.uint8)
+    # Each rule marks documents; the first that does so gives the reason.
     broken: list[tuple[Reason, Mask]] = []
     if replaced.any():
         share = cleaning.max_replacement_share

@@ -124,6 +124,7 @@ OTHER, TERMINAL, SPACED_TERMINAL, FULL_STOP, CLOSER, CLOSER_OR_OPENER, OPENER, C
 def sentence_classes() -> UInt8s:
     """The class of every character below `CODES`, as it counts around a sentence end."""
     classes = np.full(CODES, OTHER, dtype=np.uint8)
+    # Later entries overwrite earlier ones: what both closes and opens gets a class of its own.
     for characters, kind in (
         (CLOSING, CLOSER),
         ("([{<`", OPENER),
@@ -157,10 +158,12 @@ def decode(text: Bytes, places_N: Offsets) -> tuple[Int64s, Int64s]:
     width_N = np.ones(len(places_N), dtype=np.int64)
     wide = np.flatnonzero(code_N >= 0xC0)
     if not len(wide):
+        # Bytes below 0xC0 are ASCII, or inside a character.
         return code_N, width_N
     lead, at = code_N[wide], places_N[wide]
     one, two, three = (text[at + ahead].astype(np.int64) & 0x3F for ahead in (1, 2, 3))
     two_bytes, three_bytes = lead < 0xE0, lead < 0xF0
+    # UTF-8: 5, 4 or 3 bits of the first byte, then 6 of each further one.
     code_N[wide] = np.where(
         two_bytes,
         (lead & 0x1F) << 6 | one,
@@ -177,6 +180,7 @@ def decode(text: Bytes, places_N: Offsets) -> tuple[Int64s, Int64s]:
 def in_ranges(code_N: Int64s, ranges: tuple[tuple[int, int], ...]) -> Mask:
     """Which code points are in one of the ascending `ranges`."""
     bounds = np.array(list(chain.from_iterable((first, last + 1) for first, last in ranges)))
+    # Ranges as alternating bounds: after an odd number of them, a value is inside.
     found: Mask = np.searchsorted(bounds, code_N, side="right") % 2 == 1
     return found
 
@@ -220,6 +224,7 @@ def is_mark() -> Mask:
     """Which characters below `CODES` are combining marks, or vowel signs after a consonant."""
     marks = np.zeros(CODES, dtype=np.bool_)
     marks[[code for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M"]] = True
+    # Thai and Lao vowels after a consonant, which Unicode classes as letters.
     marks[[0x0E30, 0x0E32, 0x0E33, 0x0E45, 0x0EB0, 0x0EB2, 0x0EB3]] = True
     return marks
 
@@ -233,6 +238,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
     marks = "".join(map(chr, np.flatnonzero(is_mark()).tolist()))
     single = f"[{ranges(IDEOGRAPHIC)}]|[{ranges(COMPLEX)}][{marks}]*"
+    # A word between spaces may not run into a script without them.
     spaced = rf"(?:(?![{ranges(IDEOGRAPHIC + COMPLEX)}])[\w{marks}])+"
     return re.compile(f"{single}|{spaced}"), re.compile(f"[{ranges(IDEOGRAPHIC + COMPLEX)}]")
 
@@ -271,6 +277,7 @@ def search_terms(text: str) -> list[str]:
             last_end = -1
             continue
         adjacent = match.start() == last_end
+        # `run`: adjacent characters so far, each pair of which is a term
         run = run + 1 if adjacent else 1
         if adjacent:
             if run == 2:
@@ -365,8 +372,11 @@ def lower_bytes(text: Bytes) -> Bytes:
     padded = np.concatenate((text, np.zeros(3, dtype=np.uint8)))
     code, width = decode(padded, leads)
     code = np.minimum(code, (1 << 16) - 1)
+    # Beyond U+FFFF nothing changes here; the clip keeps the index valid.
     small = _lower_codes()[code]
     changed = np.flatnonzero(small != code)
+    # Write the small letter's bytes over the capital's: a lead byte with the bits above, then six
+    # bits each.
     for bytes_ in (2, 3):
         these = changed[width[changed] == bytes_]
         for ahead in range(bytes_):

@@ -31,6 +31,7 @@ FEWEST_DOCUMENTS = 3
 
 def split_names(corpus: CorpusConfig) -> list[str]:
     """All splits; splits are numbered by their index in this list."""
+    # TRAIN and HELDOUT exist in any case, and a source may name the latter.
     named = (source.heldout or source.heldout_documents for source in corpus.sources)
     return [TRAIN, HELDOUT, *(name for name in dict.fromkeys(named) if name not in ("", HELDOUT))]
 
@@ -53,11 +54,13 @@ def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Divisi
     trained_D, drawn_D: first halves of the distinct digests drawn for training and for holding out,
                         ascending; if there are many, the smallest suffice.
     """
+    # Sources that are held out whole are text enough to evaluate on.
     whole = {source.heldout for source in corpus.sources} - {"", GENERAL}
     is_wanted = corpus.heldout_share and not whole
     if is_wanted and 0 < len(trained_D) + len(drawn_D) < FEWEST_DOCUMENTS:
         return Division("tails")
     if is_wanted and len(trained_D) and not len(drawn_D):
+        # Keys from the border on are trained on, so the smallest is held out.
         return Division("smallest", int(trained_D[0]) + 1)
     if len(drawn_D) and not len(trained_D):
         return Division("largest", int(drawn_D[-1]))
@@ -74,6 +77,7 @@ def stronger_splits(split: int, *, count: int) -> list[int]:
 
     Named splits precede all others, in the order in which they are named.
     """
+    # named splits, from index 2 on
     return list(range(2, count if split <= HELDOUT_SPLIT else split))
 
 
@@ -87,5 +91,6 @@ def assign_splits(
     # 32 bits of a random stream that nothing else uses
     bits = high_half(document_streams(digests_D2, stream_seed(seed, "heldout")))
     drawn = np.uint8(names.index(config.heldout_documents or HELDOUT))
+    # The share as an integer of 32 bits, so that the draw is exact on any machine.
     is_drawn = bits < np.uint64(round(corpus.heldout_share * (1 << 32)))
     return np.where(is_drawn, drawn, np.uint8(TRAIN_SPLIT))

@@ -81,6 +81,7 @@ class TextBlock:
         """Some of the documents."""
         lengths_D = np.diff(self.ends_D, prepend=0)
         ends_D = np.cumsum(lengths_D[wanted_D])
+        # Glued places move back by what is removed before their document.
         document_G = np.searchsorted(self.ends_D, self.glued, side="right")
         moved_D = np.cumsum(np.where(wanted_D, 0, lengths_D))
         return TextBlock(
@@ -110,14 +111,17 @@ def read_texts(
     from_html = reader.from_html if source.html is None else source.html
     line_break = source.line_break or reader.line_break
     raw = _RawBlocks(shard, corpus, account)
+    # About a megabyte at a time through all steps.
     for group in grouped(_bounded(raw), lambda one: len(one[1].text), limit=STRIDE_BYTES):
         block, files_D = _joined(group)
+        # Only where the source says so: for Wikipedia `html` is None and just entities are decoded.
         if source.html:
             block = without_tags(block)
         cleaned, replaced = clean(block, line_break=line_break, from_html=from_html)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if line_break != "sentence":
             text, ends_D, glued = split_sentences(text, ends_D, corpus.abbreviations)
+        # Filters see paragraphs as lines, before sentences are split.
         reasons_D = filter_documents(cleaned, replaced, cleaning)
         reasons_D[list(block.broken)] = Reason.BAD_RECORD
         yield TextBlock(
@@ -149,6 +153,7 @@ class _RawBlocks:
     def __iter__(self) -> Iterator[tuple[int, DocumentBlock]]:
         source = self.corpus.sources[self.shard.source]
         reader = reader_named(source.reader)
+        # An unreadable file is skipped from where it fails; blocks that were read before it count.
         for piece in self.shard.pieces:
             try:
                 if (
@@ -163,6 +168,8 @@ class _RawBlocks:
                         self._broken(f"{place}: {why}")
                     yield piece.file, block
             except (IntegrityError, UsageError) as error:
+                # Files that are no text at all are always dropped; damaged text only if the user
+                # has said so.
                 is_text = not isinstance(error, NotText)
                 if is_text and self.corpus.on_bad_file != "skip":
                     raise
@@ -215,6 +222,7 @@ def _bounded(blocks: Iterable[tuple[int, DocumentBlock]]) -> Iterator[tuple[int,
         starts = np.concatenate(([0], block.ends[:-1]))
         first = 0
         while first < len(starts):
+            # At least one document, whatever its size.
             last = int(np.searchsorted(block.ends, starts[first] + STRIDE_BYTES, side="right"))
             last = max(last, first + 1)
             begin, end = int(starts[first]), int(block.ends[last - 1])
@@ -224,6 +232,7 @@ def _bounded(blocks: Iterable[tuple[int, DocumentBlock]]) -> Iterator[tuple[int,
                 positions=block.positions[first:last],
                 broken={at - first: why for at, why in block.broken.items() if first <= at < last},
             )
+            # A reader that does not cut documents may hand over a very long one.
             for bounded in (part,) if end - begin <= MAX_DOCUMENT_BYTES + 1 else _cut(part):
                 yield file, bounded
             first = last
@@ -247,6 +256,7 @@ def _joined(
     if len(blocks) == 1:
         return blocks[0], files_D
     begins = np.cumsum([0, *(len(block.text) for block in blocks[:-1])])
+    # Numbers of documents go on over the joined blocks.
     numbers = np.cumsum([0, *counts[:-1]]).tolist()
     ends = [block.ends + begin for block, begin in zip(blocks, begins, strict=True)]
     joined = DocumentBlock(

@@ -36,6 +36,8 @@ class RunningText:
         Ends follow line feeds, which have no ids; `glued_G` are the line feeds without a space.
         """
         starts_S = np.concatenate(([0], ends_S))[:-1]
+        # A sentence is glued to the one before it if it begins behind such a place, unless it
+        # begins a document.
         first_S = np.isin(starts_S, [0, *ends_D.tolist()])
         glued_S = np.isin(starts_S - 1, glued_G) & ~first_S
         raw = text.tobytes()
@@ -50,8 +52,10 @@ class RunningText:
                 texts[-1] += line
                 joints[-1].append(len(texts[-1]))
             else:
+                # A space stands before every sentence but a document's first, as in running text.
                 texts.append(line if is_first or not line else f" {line}")
                 joints.append([len(texts[-1])])
+        # Only with glued sentences are the tokens' offsets needed, which cost time.
         plain = max(map(len, joints), default=1) == 1
         encode = self._backend.encode_batch_fast if plain else self._backend.encode_batch
         encodings = encode(texts, add_special_tokens=False)
@@ -59,6 +63,8 @@ class RunningText:
         counts: list[int] = []
         for encoding, places in zip(encodings, joints, strict=True):
             if len(places) > 1:
+                # Offsets can go back where a token has no characters of its own; bisection needs
+                # them ascending.
                 starts = np.maximum.accumulate([start for start, _ in encoding.offsets] or [0])
                 inner = np.searchsorted(starts, places[:-1])
                 counts += (len(ids) + inner).tolist()

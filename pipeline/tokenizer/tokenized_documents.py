@@ -82,6 +82,7 @@ class ShardTokenizer:
 
     def documents(self, block: TextBlock) -> pa.RecordBatch:
         """The documents of a block, as rows of `document_schema`."""
+        # Sentences end after line feeds; the number of sentences up to each document's end.
         ends_S = np.flatnonzero(block.text == LINE_FEED) + 1
         sentences_D = np.searchsorted(ends_S, block.ends_D, side="right")
         if isinstance(self._form, RunningText):
@@ -92,11 +93,13 @@ class ShardTokenizer:
         kept_S = lengths_S > 0  # the tokenizer drops some characters, so a sentence may be empty
         token_ends_D = np.concatenate(([0], token_ends_S))[sentences_D]
         reasons_D = block.reasons_D.copy()
+        # A document without tokens would be an empty row; it is listed as dropped instead.
         without_D = np.diff(token_ends_D, prepend=0) == 0
         reasons_D[without_D & (reasons_D == Reason.KEPT)] = Reason.NO_TOKENS
         splits_D = assign_splits(
             block.digests_D2, source=block.source, corpus=self._stage.corpus, seed=self._stage.seed
         )
+        # Sentences that remain before each sentence, and so the bounds of each document's.
         sentences_before_S1 = offsets(kept_S.astype(np.int64))
         columns = [
             pa.array(block.digests_D2[:, 0]),

@@ -86,6 +86,8 @@ def split_pre_tokens(
 
     Lower-cases ASCII letters only. `isolated` are the characters below U+10000 to split off.
     """
+    # One pass of `translate` gives each byte its class. A pre-token begins where a byte is no
+    # space, and either it or the byte before is not part of a word.
     kinds = np.frombuffer(text.translate(_KINDS.tobytes()), dtype=np.uint8)
     begins = kinds != SPACE
     word = kinds & 1 != 0  # WORD and LEAD
@@ -93,11 +95,13 @@ def split_pre_tokens(
     leads = np.flatnonzero(kinds == LEAD)
     if len(leads):
         raw = np.frombuffer(text, dtype=np.uint8)
+        # decode all candidates at once: 4, 6 and 6 bits of a three-byte character
         code = (raw[leads].astype(np.int64) & 0x0F) << 12  # all begin three-byte characters
         code |= (raw[leads + 1].astype(np.int64) & 0x3F) << 6
         code |= raw[leads + 2] & 0x3F
         places = leads[isolated[code]]
         begins[places] = True
+        # What follows an isolated character begins a pre-token of its own.
         after = places[places + 3 < len(kinds)] + 3
         begins[after] = kinds[after] != SPACE
     starts = np.flatnonzero(begins)
@@ -148,9 +152,11 @@ class Characters(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
+        # The probes keep the pipeline from dropping spaces around the character.
         normalised = self._normalizer.normalize_str(f"{_PROBE}{character}{_PROBE}")
         pieces = [piece for piece, _ in self._pre_tokenizer.pre_tokenize_str(normalised)]
         meaning = " ".join(pieces)[1:-1]
+        # A mark that decomposition yields may be reordered among its neighbours.
         if character not in meaning and any(map(unicodedata.combining, meaning)):
             self.unsafe.add(character)
         self[code] = meaning
@@ -164,6 +170,8 @@ class Characters(dict[int, str]):
         return [word for word in words if word]
 
     def isolated(self) -> Mask:
+        # Others that are words by themselves stay inside a pre-token, where looking it up splits
+        # them.
         """Which characters below U+10000 are known to be words by themselves."""
         alone = np.zeros(1 << 16, dtype=np.bool_)
         alone[list(_UNIFIED_IDEOGRAPHS)] = True
@@ -207,6 +215,8 @@ class CompiledWordPiece:
         ends = np.ascontiguousarray(ends, dtype=np.int64)
         counts = np.zeros(len(ends), dtype=np.int64)
         ids = np.empty(len(text) // 3 + _SPARE, dtype=self._dtype)
+        # Where C has stopped, and goes on when it is called again: place in the text, ids written,
+        # ends passed, two values of what it asks for, and whether it has found the pre-tokens.
         at = np.zeros(6, dtype=np.int64)
         while True:
             status = self._functions.wordpiece_encode(
@@ -219,6 +229,7 @@ class CompiledWordPiece:
                 raise MemoryError("no memory for the tokenizer's tables")
             if status == _NEED_ROOM:
                 ids = np.concatenate((ids, np.empty_like(ids)))
+            # A character for the first time: C learns its form, and goes on from the same place.
             elif status == _NEED_CHARACTER:
                 code = int(at[3])
                 meaning = self._characters[code].encode()
@@ -227,6 +238,7 @@ class CompiledWordPiece:
                 if learn(self._state, code, meaning, len(meaning), unsafe):
                     raise MemoryError("no memory for the tokenizer's tables")
             else:
+                # A pre-token whose characters depend on each other: its ids are put in from here.
                 start, end = at[3:5].tolist()
                 found = self._tokenizer.encode(text[start:end].decode("utf-8", "replace"))
                 if at[1] + len(found) > len(ids):
@@ -265,6 +277,7 @@ class ArrowWordPiece:
         which_N = encoded.indices.to_numpy()
         counts_N = np.diff(places_D)[which_N]
         places_N = offsets(counts_N)
+        # Place of a pre-token's ids in the pool, less their place in the result.
         shifts_N = places_D[which_N] - places_N[:-1]
         ids = pool[np.repeat(shifts_N, counts_N) + np.arange(places_N[-1])]
         return ids, places_N[np.searchsorted(starts, ends)]
