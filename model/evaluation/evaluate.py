@@ -98,6 +98,7 @@ def task_scores(
     """One score per task; `published`: the published names of tasks outside GLUE."""
     scores = []
     for task in trials.tasks:
+        # Grid points are not reported; the rest are the seeds of all systems.
         found = [trial for trial in trials.trials if trial.task == task.name and not trial.point]
         pretrained = (trial for trial in found if trial.system == PRETRAINED)
         best = max(pretrained, key=lambda trial: trial.merit, default=None)
@@ -186,6 +187,7 @@ def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
 
     On test if it is labelled, else on dev.
     """
+    # The same split for all systems, or their scores could not be compared.
     split: Split = "test" if all(trial.test for trial in trials) else "dev"
     metric = task.metrics[0]
     scored = [(one.name, 0, one.test if split == "test" else one.dev) for one in task.baselines]
@@ -215,6 +217,7 @@ def with_verdicts(scores: Sequence[TaskScore]) -> tuple[TaskScore, ...]:
     tables: dict[tuple[str, bool], list[Comparison]] = {}
     for one in (comparison for task in scores for comparison in task.comparisons):
         tables.setdefault((one.system, one.against.startswith(RANDOM)), []).append(one)
+    # Holm's correction counts the comparisons of a table; verdicts are put back in order below.
     verdicts = {
         key: iter(
             [
@@ -248,6 +251,7 @@ def compare_systems(
 ) -> Comparison:
     """Two systems by their scores per seed, yet without a verdict; a baseline has only seed 0."""
     found = gap(ours, theirs)
+    # A baseline has no seeds, so only our own count.
     with_seeds = [ours, theirs] if against.startswith(RANDOM) else [ours]
     return Comparison(
         system=system,
@@ -299,6 +303,7 @@ def reference_scores(task: str, encoder: EncoderConfig) -> tuple[ReferenceScore,
         encoder.intermediate_size,
     )
     known = PRESETS if encoder.family == "bert" else {}
+    # Published scores are those of one of the published sizes.
     preset = next((name for name, sizes in known.items() if sizes == shape), "")
     return tuple(
         ReferenceScore(

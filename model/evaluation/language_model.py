@@ -155,12 +155,15 @@ def evaluate_language_model(
         sentences = heldout_sentences(tokens, tokenizer, seed=stage.seed)
     texts = [sentence.sentence for sentence in sentences]
     contexts = [(part.masked.left, part.masked.right) for part in parts]
+    # any seed, but not that of the encoder's own initialisation
     random_seed = address(stage.seed, "random encoder") >> 2
     models = LanguageModels(
         pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
         initial=None if next_token else _initial_model(table, encoder, device),
         random=encoder.pretraining_model(pretrained=False, seed=random_seed).to(device),
         ngram=NgramModel(
+            # The counts need only the contexts that will be asked for, which saves most of their
+            # memory.
             read_training_tokens(tokens, limit=config.count_model_tokens),
             frequencies,
             contexts=[*contexts, sentence_neighbours(texts, tokenizer)],
@@ -223,6 +226,7 @@ def masked_tokens(examples: Examples, special_ids: frozenset[int]) -> MaskedToke
     """Neighbours and labels of every masked token."""
     places = examples.masked_places
     ids = examples.input_ids.astype(np.int64)
+    # Special tokens say nothing to an n-gram model, [MASK] included.
     visible = np.where(np.isin(ids, sorted(special_ids)), NOTHING, ids)
     # The first position is [CLS] and the last one [SEP], so a masked token has two neighbours.
     words = examples.masked_lm_ids.astype(np.int64)
@@ -318,6 +322,7 @@ def heldout_sentences(
         list(islice(_sentences(digest, sentences, tokenizer, seed=seed), SENTENCES))
         for digest, sentences in islice(_documents(tokens), DOCUMENTS)
     ]
+    # One sentence of every document in turn, so that no long document supplies them all.
     in_turn = (found for of_each in zip_longest(*by_document) for found in of_each if found)
     return tuple(islice(in_turn, SENTENCES))
 
@@ -326,6 +331,7 @@ def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
     """Digest and sentences of documents in the first held-out split, in the order of buckets."""
     others = (TRAIN_SPLIT, GENERAL)
     held = [(split, entry) for split, entry in document_files(tokens) if split not in others]
+    # The first split by name; GENERAL is text of another kind.
     first = min((split for split, entry in held if entry.rows), default="")
     for entry in (entry for split, entry in held if split == first):
         for batch in token_batches(tokens, entry.name):
@@ -340,6 +346,7 @@ def _sentences(
     """A document's sentences of suitable length, each with a word masked."""
     for number, ids in enumerate(sentences):
         pieces = [tokenizer.vocabulary[index] for index in ids.tolist()]
+        # Where words begin: no word-piece with ## follows; the end counts as a beginning.
         begins = [not piece.startswith("##") for piece in [*pieces, ""]]
         fits = FEWEST_WORDS < sum(begins) <= MOST_WORDS + 1 and len(pieces) <= MOST_TOKENS
         if not fits or tokenizer.unk_id in ids:
@@ -347,6 +354,7 @@ def _sentences(
         words = [
             place
             for place, piece in enumerate(pieces)
+            # Words of a single piece, so that one [MASK] stands for the whole word.
             if begins[place] and begins[place + 1] and len(piece) >= SHORTEST_WORD
             if piece.isalpha()
         ]

@@ -112,14 +112,17 @@ class NgramCounts:
 
         Contexts that are negative or never seen have no counts and back off entirely.
         """
+        # Contexts are ranges of the sorted keys: from context · V to (context + 1) · V.
         begin = np.searchsorted(self.keys, contexts_C * self.vocabulary_size)
         end = np.searchsorted(self.keys, (contexts_C + 1) * self.vocabulary_size)
         kinds = np.where(contexts_C >= 0, end - begin, 0)
         rows, places = np.repeat(np.arange(len(contexts_C)), kinds), ragged_indices(begin, kinds)
+        # Total count plus number of distinct words, Witten and Bell's denominator.
         weights = kinds + np.where(kinds > 0, self._sums[end] - self._sums[begin], 0)
         shares_CV = np.zeros((len(contexts_C), self.vocabulary_size), np.float32)
         words = self.keys[places] % self.vocabulary_size
         shares_CV[rows, words] = self.counts[places] / weights[rows]
+        # distinct / (total + distinct) is the chance of a word not seen here
         back_off = np.where(kinds > 0, kinds / np.maximum(weights, 1), 1.0)
         return shares_CV, back_off.astype(np.float32)
 
@@ -148,9 +151,11 @@ class NgramModel:
         self.vocabulary_size = vocabulary_size = len(frequencies_V)
         raised_V = frequencies_V + 1.0  # no probability may be 0
         self.unigram_V = np.asarray(raised_V / raised_V.sum(), np.float32)
+        # Neighbours within a document: the pair ends where the next one begins.
         left, word, follows = stream.ids[:-1], stream.ids[1:], ~stream.first[1:]
         self._after = count(left[follows], word[follows], vocabulary_size=vocabulary_size)
         self._before = count(word[follows], left[follows], vocabulary_size=vocabulary_size)
+        # words that have both neighbours in their document
         between = np.flatnonzero(follows[:-1] & follows[1:]) + 1
         pairs = self._pair_keys(stream.ids[between - 1], stream.ids[between + 1])
         if contexts is not None:
@@ -174,10 +179,12 @@ class NgramModel:
             shares, back_off = counts.dense(distinct)
             shorter_CV += shares[place_C]
             rest_C += np.where(neighbour_C >= 0, back_off[place_C], 0.0)
+        # How many neighbours are known: 2, 1 or 0; without any, only the unigram remains.
         sides_C = (left_C >= 0).astype(np.float32) + (right_C >= 0)
         rest_C[sides_C == 0] = 1.0
         shorter_CV += rest_C[:, None] * self.unigram_V
         shorter_CV /= np.maximum(sides_C, 1.0)[:, None]
+        # What the pair's own counts leave over is divided as the mixture says.
         dense_CV, back_off_C = self._between.dense(self._pair_keys(left_C, right_C))
         shorter_CV *= back_off_C[:, None]
         dense_CV += shorter_CV

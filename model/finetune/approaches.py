@@ -62,6 +62,7 @@ def split_logits(problem: Problem, approach: Approach, split: str) -> Logits:
     approach.module.eval()
     order, parts = [], []
     budget = tokens_at_once(next(approach.module.parameters()).device)
+    # Back to the file's order: the logits of each sequence to where they would begin in it.
     for rows in batches_by_length(problem.sequences[split].lengths, token_budget=budget):
         order.append(rows)
         parts.append(approach.logits(split, rows, None).cpu().numpy())

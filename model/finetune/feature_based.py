@@ -58,6 +58,7 @@ class FeatureCache:
         ]
         self._values: dict[str, Tensor] = {}
         self._offsets: dict[str, Places] = {}
+        # Once for all trials and epochs: the encoders never change.
         for split, sequences in problem.sequences.items():
             # The head of a pooled task reads every token and takes the mean.
             by_token = problem.reads == "tokens"
@@ -100,6 +101,7 @@ class FeatureCache:
             picked = layers(encoder.hidden_states(sequences.batch(rows).to(device))).cpu()
             if problem.reads == "tokens":
                 picked = picked[torch.from_numpy(problem.positions(split, rows))]
+            # Allocated when the first batch shows the width, and filled in any order.
             if not len(result):
                 result = picked.new_empty((int(offsets[-1]), *picked.shape[1:]))
             result[torch.from_numpy(ragged_indices(offsets[rows], np.diff(offsets)[rows]))] = picked
@@ -127,6 +129,7 @@ class FeatureHead(nn.Module):
     def __init__(self, config: FeatureConfig, *, depth: int, width: int, outputs: int) -> None:
         """Parameters are initialised from torch's global generator."""
         super().__init__()
+        # zeros: equal weights, by the softmax
         self.weights = nn.Parameter(torch.zeros(depth)) if depth > 1 else None
         self.bilstm = BiLSTM(width, config.hidden_size) if config.head == "bilstm" else None
         self.output = nn.Linear(self.bilstm.width if self.bilstm else width, outputs)

@@ -105,13 +105,16 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     config = parse(FinetuneStage, table.config, source="stage table").finetune
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     encoder = table.input_path("encoder")
+    # Ranks and workers exclude each other: ranks come from a launcher, workers are forked here.
     workers = worker_count(encoder, machine)
     threads = max(1, threads_per_rank(machine) // workers)
+    # Only ranks need a process group; a single process opens none, so it may fork workers.
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         world = join_world(threads=threads, timeout=LONGEST_WAIT, device=machine.device)
     else:
         torch.set_num_threads(threads)
         world = World(0, 1, training_device(machine.device))
+    # Copied before anybody looks for finished trials.
     earlier = take_over(table, config.seeds) if world.is_first else None
     world.barrier()
     encoders = read_encoders(encoder, config)
@@ -121,6 +124,7 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
         config.tasks, lambda task: prepared_task(task, encoders[0], labels, quiet=quiet)
     )
     groups = plan_trials(config, [problem for problem, _ in loaded])
+    # Too few groups to give each rank one: all ranks share each trial's batches instead.
     shared = world.ranks > len(groups)
 
     def run_share(worker: Worker) -> TrialRunner:
@@ -136,6 +140,7 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
             token_budget=machine.token_budget or DEFAULT_TOKEN_BUDGET,
             writes=world.is_first or not shared,
         )
+        # for progress: the groups of this rank, over all its workers
         logged = groups if shared else groups[world.rank :: world.ranks]
         steps = sum(group.steps for group in logged)
         worker.progress = Progress("finetune", steps, unit="steps")
@@ -146,6 +151,7 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
             run_each(groups[number::size], runner.run_group)
         if runner.writes:
             put_json(table.output, runner.seconds, name=f"seconds-{number}.json")
+        # The first process collects the weights that others leave.
         if number:
             runner.leave_best()
         return runner
@@ -166,6 +172,7 @@ def run_each(groups: Sequence[TrialGroup], run: Callable[[TrialGroup], None]) ->
         try:
             run(group)
         except DiskFull:
+            # no other task would fare better
             raise
         except ClozeError as error:
             failed = failed or error
@@ -177,6 +184,7 @@ def run_each(groups: Sequence[TrialGroup], run: Callable[[TrialGroup], None]) ->
 
 def worker_count(encoder: str, machine: TrainingMachine) -> int:
     """Number of processes that share the trials: one per core for a small encoder on a CPU."""
+    # A GPU is shared badly by processes, and ranks have already divided the cores.
     if torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return 1
     source = open_source(encoder)
@@ -215,6 +223,7 @@ def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
 
     The launch ends if a worker fails.
     """
+    # anonymous shared memory: forked workers count into it
     shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
     # Workers share these pages: what is left of loading would count for all of them, and garbage
     # collections write to every object that they visit.
@@ -310,6 +319,7 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
             if entry.name.startswith("trials/")
         }
         trials = {name: Trial.model_validate_json(text) for name, text in records.items()}
+        # A grid searched with another first seed may have chosen another point for all.
         if any(trial.point and trial.seed != seeds[0] for trial in trials.values()):
             continue
         shared = {name: records[name] for name, trial in trials.items() if trial.seed in seeds}
@@ -340,6 +350,7 @@ def same_but_for_seeds(table: StageTable) -> Iterator[Artifact]:
         except (ClozeError, OSError):
             continue
         made = earlier.manifest
+        # Same stage, format and inputs, and configurations that are equal without the seeds.
         same = (made.stage, made.format_version, made.inputs)
         if same == (table.stage, table.format_version, inputs) and (
             assign(made.config, SEEDS, []) == wanted
@@ -363,6 +374,7 @@ def commit_trials(
     means, logits = ensembles(runner, plans)
     files = task_files(runner, list(zip(plans, found, strict=True)), means, earlier)
     problems = {plan.task.name: plan.problem for plan in plans}
+    # The artifact keeps each trial's predictions in its record; the summary goes without.
     trials = Trials(
         tasks=tuple(
             record.model_copy(
@@ -394,6 +406,7 @@ def ensembles(
     if not runner.config.ensemble:
         return trials, files
     for task in runner.tasks:
+        # Only saved systems have logits kept: fine-tuned, pre-trained, outside the grid.
         members = [plan for plan in plans if plan.task.name == task and plan.can_be_saved]
         entries = [finished_file(runner.output, plan.logits) for plan in members]
         each = [load(runner.content(entry)) for entry in entries if entry is not None]
@@ -442,10 +455,12 @@ def task_files(
         candidates = [pair for pair in trials if pair[0].task.name == task and pair[0].can_be_saved]
         if not candidates:
             continue
+        # `merit`: what the best trial is chosen by, on dev.
         plan, trial = max(candidates, key=lambda pair: pair[1].merit)
         problem = plan.problem
         if runner.config.save != "none":
             model = earlier_model(earlier, trial, output=runner.output) if earlier else []
+            # An earlier launch's best trial may still be the best: its model is copied.
             if not model:
                 kept = problem.calibrated(trial.predictions.get("dev"))
                 weights = runner.weights(plan, trial)
@@ -477,6 +492,7 @@ def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileE
     return [
         put_bytes(output, earlier.read_bytes(entry.name), name=entry.name)
         for entry in earlier.manifest.files
+        # only if that launch kept the same trial
         if best.seed == trial.seed and entry.name.startswith(f"models/{trial.task}/")
     ]
 

@@ -142,6 +142,7 @@ class Trainer:
 
         for epoch in range(1, epochs + 1):
             loss = self.train_epoch(epoch, advance)
+            # The last evaluation is always that of the last epoch, whatever their number.
             if epoch * evaluations // epochs == (epoch - 1) * evaluations // epochs:
                 continue  # evaluations are spread evenly; the last epoch always has one
             logits = logits_of({"dev"} & self.problem.sequences.keys())
@@ -152,6 +153,7 @@ class Trainer:
             if self.recipe.config.select == "last" or not record.dev:
                 better = epoch == epochs
             else:
+                # The first of equals is kept.
                 better = chosen is None or record.dev[headline] > chosen.scores["dev"][headline]
             if better:
                 others = [s for s in self.problem.sequences if s not in ("train", *logits)]
@@ -172,6 +174,7 @@ class Trainer:
         for index in range(self.steps_per_epoch):
             number = (epoch - 1) * self.steps_per_epoch + index
             outcome, count = self.train_step(number, order[index * size : (index + 1) * size])
+            # Read once per epoch, as reading would make the host wait for a GPU in every step.
             outcomes.append(torch.cat([outcome.sums, outcome.gradient_norm[None]]))
             terms += count
             advance(1)
@@ -216,6 +219,7 @@ class Trainer:
 
         Every rank computes the whole loss, whose cost is negligible next to the encoder's.
         """
+        # First pass, without a graph: the vectors of the whole batch.
         with torch.no_grad():
             vectors = [
                 self._computed(units, step=step, micro=micro).detach()
@@ -226,20 +230,25 @@ class Trainer:
         # A rank without a part has computed another's unit, to take part in the collectives.
         own = torch.cat(vectors)[: sizes[rank]]
         first = sum(sizes[:rank])
+        # [rows of all ranks, D], the leaf with respect to which the gradient is taken.
         whole = self.world.gather_rows(own, first=first, total=sum(sizes)).requires_grad_()
         targets = self.problem.targets("train", np.concatenate(parts))
         loss = self.problem.loss(whole, torch.from_numpy(targets))
         (gradients,) = torch.autograd.grad(loss, whole)
+        # Second pass, micro-batch by micro-batch: with the same dropout the same vectors, whose
+        # inner product with their cached gradients has the loss's gradient.
         for micro, units in enumerate(micro_batches):
             again = self._computed(units, step=step, micro=micro)
             cached = gradients[first : first + len(again)] if weight else torch.zeros_like(again)
             loss_again = (again * cached).sum() * weight
             self.engine.backward(loss_again, last=micro + 1 == len(micro_batches))
             first += len(again)
+        # once, since every rank has computed the whole loss
         return loss.detach() * float(rank == 0)
 
     def _computed(self, units: Places, *, step: int, micro: int) -> Tensor:
         """Outputs of the module for one micro-batch; deterministic."""
+        # A different number for every step, rank and micro-batch of the trial.
         place = (step * self.world.ranks + self.world.rank) * MICRO_BATCHES + micro
         seed = self.recipe.seed_for("dropout", place)
         return self.approach.logits("train", self.problem.rows("train", units), seed)

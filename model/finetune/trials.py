@@ -120,6 +120,7 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
     first = {problem.config.name: problem for problem in problems}
     followers: dict[str, list[Problem]] = {}
     for problem in problems:
+        # the first task of its chain, whose group it joins
         root = problem.config
         while root.after:
             root = first[root.after].config
@@ -138,8 +139,11 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
 
     def groups(problem: Problem, initialisation: str) -> Iterator[TrialGroup]:
         task = problem.config
+        # Tasks with `after` are in the groups of their roots.
         if config.fine_tuning and not task.after:
             seeds = tuple(TrialPlan(problem, task, initialisation, seed) for seed in config.seeds)
+            # With a grid, all seeds wait for its result and are one group; without, each is a
+            # group.
             if config.grid:
                 yield TrialGroup(seeds, grid_points(seeds[0], config.grid))
             else:
@@ -214,6 +218,7 @@ class TrialRunner:
         seeds = group.seeds
         tried = [(self.run(plan), plan) for plan in group.points]
         if tried:
+            # With the first of equals, the order of the grid decides.
             best = max(tried, key=lambda pair: pair[0].dev.get(pair[0].metric, 0.0))[1]
             say(f"finetune {best.task.name} {best.system}: best on dev is {best.point}")
             seeds = tuple(replace(seed, task=best.task) for seed in seeds)
@@ -252,14 +257,17 @@ class TrialRunner:
         (paper, 4.1).
         """
         headline = plan.problem.headline
+        # The majority baseline comes first; without restarts its score does not matter.
         simplest = self.tasks[plan.task.name].baselines[:1]
         floor = simplest[0].dev.get(headline) if simplest and self.config.restarts else None
         initial = self.encoders[0]
         if plan.after is not None:
+            # An earlier attempt made that trial, but its weights were not kept.
             if self._latest is None or self._latest[0] != plan.after.name:
                 say(f"finetune: {plan.after.name} is trained again for its weights")
                 self.train(plan.after, lambda steps: None)
             latest = self._latest[1] if self._latest else {}
+            # The encoder's weights only: the head is new.
             kept = {n: value for n, value in latest.items() if n.startswith(ENCODER_PREFIX)}
             initial = replace(initial, parameters=kept)
         for attempt in range(self.config.restarts + 1):
@@ -269,6 +277,7 @@ class TrialRunner:
             if floor is None or reached is None or reached > floor:
                 break
         weights = trainer.approach.module.state_dict()
+        # Pruned rows go back, decayed as if they had been trained without a gradient.
         embeddings = f"encoder.{WORD_EMBEDDINGS}"
         if embeddings in weights:
             weights[embeddings] = plan.problem.restore_rows(
@@ -300,6 +309,7 @@ class TrialRunner:
     def weights(self, plan: TrialPlan, trial: Trial) -> Weights:
         """The weights kept by some process; trained again if that was in an earlier attempt."""
         best = self._best.get(plan.task.name)
+        # This process's own, another's, or none: then the trial is repeated, which gives the same.
         if best is not None and (best[0].seed, best[0].system) == (trial.seed, trial.system):
             return best[1]
         left = finished_file(self.output, _left(trial))
@@ -309,6 +319,7 @@ class TrialRunner:
         self.world = self.world.alone()  # the other ranks are done
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
         task = plan.task.model_copy(update=chosen)  # possibly from the grid
+        # The record has steps instead of epochs; steps of one epoch at this batch size divide them.
         epochs = trial.steps // replace(plan, task=task.model_copy(update={"epochs": 1})).steps
         again = replace(plan, task=task.model_copy(update={"epochs": epochs}))
         return self.train(again, lambda steps: None)[1]
@@ -325,6 +336,7 @@ class TrialRunner:
         approach: Approach
         if plan.feature is not None:
             cache = self._features(plan, plan.feature)
+            # The head's weights come from torch's global generator.
             torch.manual_seed(recipe.seed_for("head"))
             head = FeatureHead(
                 plan.feature, depth=cache.depth, width=cache.width, outputs=problem.outputs

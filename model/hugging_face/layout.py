@@ -124,6 +124,7 @@ def hugging_face_config(
             FULL: {"rope_type": "default", "rope_theta": encoder.global_rope_theta},
             LOCAL: {"rope_type": "default", "rope_theta": encoder.local_rope_theta},
         },
+        # The last accepted value is the one we write; None: leave the field out.
         **{name: accepted[-1] for name, accepted in required.items() if accepted[-1] is not None},
         **{f"{part}_dropout": 0.0 for part in ("attention", "embedding", "mlp", "classifier")},
         "classifier_pooling": "cls",
@@ -162,6 +163,7 @@ def first_position(table: Mapping[str, JsonValue]) -> int:
     """The position of the first token: 0 but in RoBERTa's relatives, usually 2."""
     if table.get("model_type") not in ROBERTA_TYPES:
         return 0
+    # `transformers` starts positions at pad_token_id + 1.
     pad = table.get("pad_token_id", 1)
     return pad + 1 if isinstance(pad, int) else 2
 
@@ -174,6 +176,7 @@ def as_bert(table: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return {
         **table,
         "model_type": "bert",
+        # Those before the first are never used.
         "max_position_embeddings": positions - first,
         "type_vocab_size": 2,
     }
@@ -194,6 +197,7 @@ def tensors_as_bert(
         if present.endswith("embeddings.position_embeddings.weight"):
             renamed[present] = tensor[first:].clone()
         elif present.endswith("token_type_embeddings.weight") and len(tensor) == 1:
+            # RoBERTa has one segment, which ours uses for both.
             renamed[present] = tensor.repeat(2, 1)
         else:
             renamed[present] = tensor
@@ -203,6 +207,7 @@ def tensors_as_bert(
 def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderConfig:
     """Our configuration of the encoder that a `config.json` describes."""
     if "cloze" in table:
+        # The section `cloze` is ours and complete; the rest of the file must not contradict it.
         ours = parse(EncoderConfig, table["cloze"], source=source)
         written = hugging_face_config(ours, 0)
         for name in ("model_type", *SAME_NAME[ours.family], *RENAMED[ours.family]):
@@ -260,6 +265,7 @@ def _modern_encoder_config(table: Mapping[str, JsonValue], *, source: str) -> En
         fields[names[kind]] = found.get("rope_theta", fields[names[kind]])
     types = table.get("layer_types")
     if isinstance(types, list):
+        # The first global layer after layer 0; none: all others are local.
         fields["global_attn_every_n_layers"] = next(
             (number for number, kind in enumerate(types) if number and kind == FULL),
             len(types),
@@ -273,6 +279,7 @@ def _modern_encoder_config(table: Mapping[str, JsonValue], *, source: str) -> En
         "initializer_range": table.get("initializer_range", 0.02),
     }
     encoder = parse(EncoderConfig, fields, source=source)
+    # Any pattern but the periodic one differs from what was derived above.
     if types not in (None, _layer_types(encoder)):
         raise UsageError(
             f"{source}: expected layer_types with {FULL} in every n-th of "

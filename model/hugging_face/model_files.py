@@ -213,12 +213,14 @@ class EncoderFiles:
         used_ids: Places | None = None,
     ) -> None:
         """Materialise a module on the meta device: every parameter gets a value."""
+        # Drawn in order of names, so that what is missing does not depend on the model's structure.
         torch.manual_seed(seed)
         values = {}
         for name, parameter in sorted(module.named_parameters()):
             if pretrained and prefix + name in self.parameters:
                 whole = self.parameters[prefix + name]
                 pruned = used_ids is not None and name == WORD_EMBEDDINGS
+                # cloned, since several trials start from the same files
                 values[name] = whole[torch.from_numpy(used_ids)] if pruned else whole.clone()
             else:
                 values[name] = torch.empty(parameter.shape)
@@ -267,6 +269,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
         ignored=tuple(sorted(set(tensors) - {*wanted, *layout.tied, *layout.extras})),
         card=source.read_text(CARD, errors="replace") if CARD in source.names else None,
         manifest=source.manifest,
+        # An encoder that predicts next tokens has the same head, but fills no masks.
         objective="next_token" if is_next_token else "masked_lm",
         modules=read_sentence_modules(source, tokenizer, positions=config.max_position_embeddings),
     )
@@ -316,6 +319,7 @@ def save_model(
         head_dropout=problem.head_dropout,
         licence=initial.licence,
     )
+    # The head's names differ by task; the encoder's are those of pre-training.
     inner = {name: value for name, value in weights.items() if name.startswith(ENCODER_PREFIX)}
     outer = {name: value for name, value in weights.items() if name not in inner}
     tensors = {**to_hugging_face(inner, family), **_renamed(outer, HEAD, saved.head(family))}
@@ -363,6 +367,7 @@ def save_model(
 
 def saved_source(artifact: Source, task: str) -> Source:
     """Files of the model of `task`, or of the only model, among those of a finetune artifact."""
+    # models/TASK/FILE
     known = sorted({name.split("/")[0] for name in artifact.inside(MODELS).names})
     if task not in known and (task or len(known) != 1):
         found = ", ".join(known) or "none; fine-tune without save = 'none'"

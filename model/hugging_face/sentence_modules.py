@@ -89,10 +89,12 @@ class Step:
         """The vectors after this module."""
         if self.kind == "Normalize":
             return functional.normalize(vectors_BD, dim=-1)
+        # in fp32, as sentence-transformers has them
         own = {name: on(vectors_BD.device, tensor) for name, tensor in self.tensors.items()}
         if self.kind == "LayerNorm":
             weight = own["norm.weight"]
             return functional.layer_norm(vectors_BD, weight.shape, weight, own["norm.bias"])
+        # [B, width] after a Dense module
         wide = functional.linear(vectors_BD, own["linear.weight"], own.get("linear.bias"))
         return ACTIVATIONS[self.activation](wide)
 
@@ -180,6 +182,7 @@ class SentenceModules:
 
     def vectors(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
         """One vector per sequence, [B, D] fp32, from the encoder's last layer."""
+        # fp32 even for a bfloat16 encoder: sums over tokens
         found = [pooled(hidden_TH.float(), batch, mode) for mode in self.pooling]
         vectors_BD = torch.cat(found, dim=-1)
         for step in self.steps:
@@ -198,6 +201,7 @@ class SentenceModules:
             }
             for n, kind in enumerate(kinds)
         ]
+        # Flags, as version 5 wrote them, are read by both versions.
         pooling: dict[str, JsonValue] = {
             name: mode in self.pooling for name, mode in FORMER_NAMES.items()
         }
@@ -239,6 +243,7 @@ def pooled(hidden_TH: Tensor, batch: PackedBatch, mode: PoolingMode) -> Tensor:
     if mode == "max":
         index_TH = sequence_T[:, None].expand_as(hidden_TH)
         return empty_BH.scatter_reduce(0, index_TH, hidden_TH, "amax", include_self=False)
+    # weights: all tokens alike, or by their position
     weights_T = torch.ones_like(hidden_TH[:, 0])
     if mode == "weightedmean":  # by position, from 1
         weights_T = on(device, batch.position_ids).to(hidden_TH) + 1
@@ -258,6 +263,7 @@ def read_sentence_modules(
     where = f"{source.directory}/{MODULES}"
     try:
         listed = json.loads(source.read_text(MODULES))
+        # `sentence_transformers.models.Pooling` → Pooling; other prefixes may come.
         modules = [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in listed]
         kinds = [kind for kind, _ in modules]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -295,6 +301,7 @@ def read_sentence_modules(
         )
     return SentenceModules(
         pooling=pooling,
+        # Dropout does nothing at inference.
         steps=tuple(
             _step(source, kind, folder) for kind, folder in modules[2:] if kind != "Dropout"
         ),
@@ -318,6 +325,7 @@ def _limits(source: Source, tokenizer: SubwordTokenizer, *, positions: int) -> t
                 f"{source.directory}/{name}: {key} is {table[key]!r}, which is not supported; "
                 "remove modules.json to use the encoder alone"
             )
+    # The module's own limit, else the tokenizer's, but never more than the positions.
     limit = table.get("max_seq_length")
     if limit is None and "tokenizer_config.json" in source.names:
         limit = source.read_table("tokenizer_config.json").get("model_max_length")
@@ -326,6 +334,7 @@ def _limits(source: Source, tokenizer: SubwordTokenizer, *, positions: int) -> t
         raise UsageError(
             f"{source.directory}/{name}: max_seq_length {limit} leaves no room for a text"
         )
+    # An uncased tokenizer lowercases anyway.
     lowercase = bool(table.get("do_lower_case")) and not tokenizer.lowercase
     if lowercase and not (isinstance(tokenizer, WordPieceTokenizer) and not tokenizer.added):
         raise UsageError(
@@ -363,6 +372,7 @@ def _step(source: Source, kind: str, folder: str) -> Step:
     _refuse_inputs(where, table)
     if table.get("use_residual"):
         raise UsageError(f"{where}: use_residual is not supported; remove modules.json")
+    # sentence-transformers' default
     named = str(table.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = named.rpartition(".")[2] if kind == "Dense" else "Identity"
     if activation not in ACTIVATIONS or (kind == "Dense" and not named.startswith("torch.nn.")):
@@ -405,6 +415,7 @@ def _refuse_inputs(where: str, table: Mapping[str, JsonValue]) -> None:
 def _refuse_others(where: str, table: Mapping[str, JsonValue], known: Collection[str]) -> None:
     """Refuse settings that are set, but not known."""
     for key, value in table.items():
+        # Falsy values stand for settings that are off, known or not.
         if key not in known and value not in (None, False, {}, []):
             raise UsageError(
                 f"{where}: {key} is {value!r:.100}, which is not supported; remove modules.json to "

@@ -91,6 +91,7 @@ class Source:
 
     def inside(self, folder: str) -> "Source":
         """The model in the `folder/` of these files."""
+        # Names relative to the folder, as if it were the model's own.
         names = tuple(name.removeprefix(folder) for name in self.names if name.startswith(folder))
         return replace(self, names=names, path=lambda name: self.path(folder + name))
 
@@ -132,6 +133,7 @@ def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: 
     """Refuse an initial checkpoint `where` whose weights do not fit the configured encoder."""
     compared = set(EncoderConfig.model_fields) - NOT_IN_THE_WEIGHTS
     if not wanted.has_position_table:
+        # An initial checkpoint of the modern family may have been trained for shorter sequences.
         compared -= NOT_IN_MODERN_WEIGHTS
     if given.family != wanted.family:
         compared = {"family"}  # sizes of two families are not comparable
@@ -163,6 +165,7 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
     where = f"{source.directory}/tokenizer_config.json"
     if "tokenizer_config.json" in source.names:
         settings = source.read_table("tokenizer_config.json")
+    # These options of slow tokenizers would change ids without any trace in vocab.txt.
     if settings.get("do_basic_tokenize", True) is False or settings.get("never_split"):
         raise UsageError(
             f"{where}: do_basic_tokenize = false and never_split are not honoured; save the model "
@@ -179,6 +182,7 @@ def read_tokenizer(source: Source) -> SubwordTokenizer:
         if not isinstance(tokenizer, WordPieceTokenizer):
             return tokenizer  # its class in transformers has no such options
         strips = tokenizer.strip_accents
+        # The two files may have been edited apart: neither is obviously right.
         in_use = {
             "do_lower_case": tokenizer.lowercase,
             "strip_accents": tokenizer.lowercase if strips is None else strips,
@@ -222,6 +226,7 @@ def _extra_tokens(source: Source, settings: Mapping[str, JsonValue]) -> set[str]
             named = table.get(name)
             found += [*named.values()] if isinstance(named, dict) else []
             found += named if isinstance(named, list) else []
+    # Either plain strings or objects with the token as `content`.
     contents = (one.get("content") if isinstance(one, dict) else one for one in found)
     return {str(content) for content in contents}.difference(SPECIAL_TOKENS)
 
@@ -239,6 +244,7 @@ def read_weights(source: Source, layout: Layout) -> dict[str, Tensor]:
         present = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", present)
         if present.startswith(layout.bare):
             present = layout.prefix + present
+        # Integers are quantised weights, except for stored numbers of positions and segments.
         if not tensor.is_floating_point() and not name.endswith(POSITION_IDS):
             raise IntegrityError(
                 f"{source.directory}: {name} is {tensor.dtype}, expected floating-point numbers; "
@@ -269,6 +275,7 @@ def _stored_tensors(source: Source) -> dict[str, Tensor]:
         weight_map = source.read_table(INDEX).get("weight_map")
         if not isinstance(weight_map, dict):
             raise UsageError(f"{source.directory}/{INDEX}: no weight_map; expected tensor to file")
+        # A name from a downloaded file must not lead out of the folder.
         for shard in sorted({str(shard) for shard in weight_map.values()}):
             if not _PLAIN_NAME.fullmatch(shard):
                 raise UsageError(f"{source.directory}/{INDEX}: {shard!r} is not a shard's name")

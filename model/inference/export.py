@@ -79,6 +79,8 @@ def export_task(
     trials = Trials.model_validate(artifact.read_json("trials.json")).trials
     files = {name: Path(source.path(name)).read_bytes() for name in source.names}
     longest = min(saved.task.max_seq_length, model.encoder.config.max_position_embeddings)
+    # Longer inputs than in training would be new to the model, though it may have positions for
+    # them.
     files |= _tokenizer_files(tokenizer, model.encoder.config, longest=longest)
     wanted = (saved.task.name, "pretrained", "")
     candidates = [trial for trial in trials if (trial.task, trial.system, trial.point) == wanted]
@@ -91,9 +93,11 @@ def import_encoder(location: str | Path, store: Store) -> Artifact:
     """Import the encoder at `location` into the store, unless it is already there."""
     files = read_encoder_files(location)
     written = contents(files)
+    # The key is that of the content, so the same encoder is imported once, wherever it lies.
     table = StageTable(
         stage=IMPORT,
         format_version=IMPORT_FORMAT_VERSION,
+        # The digests of its files are the artifact's whole configuration.
         config={name: sha256(content).hexdigest() for name, content in written.items()},
         output="",
     )
@@ -164,7 +168,9 @@ def _write_folder(
 ) -> list[Path]:
     target = Path(directory)
     mark = target / UNFINISHED
+    # Only what an earlier export has begun is emptied; anything else is refused.
     if mark.is_file():
+        # Files in deeper folders first; folders stay, they are written into again.
         for path in sorted(target.rglob("*"), reverse=True):
             if path != mark and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
@@ -185,6 +191,7 @@ def _json(value: Mapping[str, JsonValue]) -> bytes:
 
 def is_ours(card: str | None) -> TypeGuard[str]:
     """Whether a card was written here, and so describes these weights."""
+    # In the header, between the first two lines of dashes.
     return card is not None and card.startswith("---\n") and TAG in card.split("---\n")[1]
 
 

@@ -95,6 +95,7 @@ class Model:
             states = self.module.encoder(batch)
             logits_MV = self.module.masked_lm_logits(states, batch.masked_lm_positions)
             best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
+            # [MASK]s of all texts, in order, dealt back to their texts below.
             fills = iter(
                 [
                     Fill(tokenizer.vocabulary[token_id], token_id, probability)
@@ -285,6 +286,7 @@ def load_model(
     From a finetune artifact, the encoder that was trained to compare texts.
     """
     source = open_source(location)
+    # A trial's model to compare texts, if the artifact has exactly one.
     if source.manifest is not None and source.manifest.stage == "finetune":
         found = [name for name in source.names if name.endswith(f"/{MODULES}")]
         if len(found) != 1:

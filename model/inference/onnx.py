@@ -99,6 +99,7 @@ class Traced(nn.Module):
         given = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             given["token_type_ids"] = token_type_ids
+        # one choice per question: scores alone matter
         if type(self.model).__name__.endswith("ForMultipleChoice"):  # [B, choices, S]
             given = {name: value[:, None] for name, value in given.items()}
         found = self.model(**given)
@@ -135,6 +136,7 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
         )
     transformers.logging.set_verbosity_error()  # no warning about the unused next-sentence head
     transformers.logging.disable_progress_bar()
+    # The class with the one head that the graph needs.
     name = architecture.replace("ForPreTraining", "ForMaskedLM")
     their_class = transformers.AutoModel if modules else getattr(transformers, name)
     names = INPUTS if config.family == "bert" else INPUTS[:2]
@@ -202,6 +204,7 @@ class OnnxModel(nn.Module):
         """The graph's output for the sequences, or for the tokens at `positions` among the T."""
         inside_BS = padded(torch.ones_like(batch.input_ids), batch)
         given = {
+            # [B, S]: the graph has no packed sequences
             "input_ids": padded(batch.input_ids, batch),
             "attention_mask": inside_BS,
             "token_type_ids": padded(batch.token_type_ids, batch),
@@ -211,6 +214,7 @@ class OnnxModel(nn.Module):
         (output,) = self._session.run(None, arrays)
         self.seconds += time.perf_counter() - started
         found = torch.from_numpy(output)
+        # Back to packed tokens: those inside their sequences, in order.
         return found if positions is None else found[inside_BS.bool()][positions]
 
 
@@ -258,6 +262,7 @@ def masked_texts(
         places = [
             place
             for place in range(1, len(ids) - 1)
+            # deterministic, so that all graphs are asked for the same tokens; at least one per text
             if address("masked", number, place) % 100 < MASKED_PERCENT
         ] or [1]
         masked, labels = ids.tolist(), ids[places].tolist()
@@ -281,6 +286,7 @@ def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: i
     """Texts split in the middle, between words; nDCG@10 of finding the second half by the first."""
     words = [text.split() for text in texts]
     halves = [" ".join(one[: len(one) // 2]) for one in words]
+    # First all first halves, then all second ones: half i belongs to text i in both.
     halves += [" ".join(one[len(one) // 2 :]) for one in words]
     sequences = encode(tokenizer, halves, max_seq_length=longest)
 
@@ -323,6 +329,7 @@ def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[
         make = masked_texts if models[graphs[0]].output == "logits" else text_halves
         inputs = make(sample_texts(sample), tokenizer, longest=config.max_position_embeddings)
     found: dict[Path, Measured] = {}
+    # Graphs in turn, so that a busy machine slows all of them down alike.
     for _ in range(ROUNDS):
         for graph, model in models.items():
             model.seconds = 0.0
@@ -346,5 +353,6 @@ def sample_texts(path: str) -> list[str]:
             f"{MOST_WORDS} words to score the graphs on; name a file with a few hundred: "
             "--sample FILE"
         )
+    # A random sample by hash: the same on every machine with the same lines.
     chosen = sorted(set(found), key=lambda line: address("sample", line))[:TEXTS]
     return [well_formed(line) for line in chosen]

@@ -79,6 +79,7 @@ def write_vectors(path: Path, vectors: Iterable[Vectors], *, width: int) -> int:
 
     count = 0
     with filesystem.partial_file(str(path)) as temporary, open(temporary, "wb") as file:
+        # The number of rows is known at the end; until then the header says 0.
         write_header(file, rows=0)
         for vector in vectors:
             file.write(vector.astype("<f4", copy=False).tobytes())
@@ -102,6 +103,7 @@ def write_passage_index(
     ):
         stream = iter(passages)
 
+        # Passages pass through as they are embedded, so neither file is ever whole in memory.
         def texts() -> Iterator[str]:
             while batch := list(islice(stream, BATCH)):
                 writer.write_batch(pa.record_batch(list(zip(*batch, strict=True)), schema=SCHEMA))
@@ -116,6 +118,7 @@ def nearest(path: str, questions_QH: Vectors, *, count: int) -> list[list[Hit]]:
     best: list[list[Hit]] = [[] for _ in questions_QH]
     for start in range(0, len(matrix_NH), ROWS_AT_ONCE):
         scores_QN = questions_QH @ matrix_NH[start : start + ROWS_AT_ONCE].T
+        # The best of these rows; earlier chunks' best compete below.
         kept = min(count, scores_QN.shape[1])
         rows_QK = np.argpartition(-scores_QN, kept - 1, axis=1)[:, :kept]
         for question, rows in enumerate(rows_QK):
@@ -144,6 +147,7 @@ def nearest_in(graph: str, vectors: str, questions_QH: Vectors, *, count: int) -
     index.view(graph)
     best = []
     for question_H in questions_QH:
+        # Candidates by bfloat16, ranked by their exact cosines.
         rows_C = index.search(question_H, wanted).keys.astype(np.int64)
         hits = map(Hit, (matrix_NH[rows_C] @ question_H).tolist(), rows_C.tolist())
         best.append(sorted(hits, key=lambda hit: (-hit.score, hit.row))[:count])
@@ -154,6 +158,7 @@ def read_passage(path: str, row: int) -> tuple[str, int | None, str]:
     """File, line and text of one row."""
     with pa.memory_map(path) as source:
         reader = pa.ipc.open_file(source)
+        # All batches but the last have `BATCH` rows.
         batch = reader.get_batch(row // BATCH)
         file, line, text = (batch.column(n)[row % BATCH].as_py() for n in range(3))
     return file, line, text

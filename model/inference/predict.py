@@ -90,6 +90,7 @@ class Predictor:
             lines = tuple(range(first, first + len(window)))
             first += len(window)
             wanted = wanted_columns(self.saved.task, SPLIT)
+            # Rows may use our names or those of the training files.
             if any(name in window[0] for name in wanted.required):
                 wanted = replace(wanted, names={})
             names = [wanted.in_file(name) for name in wanted.required]
@@ -146,6 +147,7 @@ class Predictor:
 
     def _table(self, table: TaskTable) -> Iterator[Row]:
         if self.saved.task.kind == "tagging":
+            # A text without words has no tags to predict, but keeps its place among the answers.
             kept = [row for row, words in enumerate(table.columns["words"]) if words != []]
             if len(kept) < len(table):
                 found = self._table(table.take(kept)) if kept else iter(())
@@ -158,10 +160,12 @@ class Predictor:
         yield from self._answers(table)
 
     def _answers(self, table: TaskTable) -> Iterator[Row]:
+        # Answers in the file are left out: an unreadable label must not stop a prediction.
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table.without(ANSWERS)})
         logits = split_logits(
             problem, FineTuning(problem, self.model, precision=self.precision), SPLIT
         )
+        # The threshold was tuned on dev and saved with the task.
         guesses = problem.thresholded(None, problem.predictions(SPLIT, logits))
         found: list[Row] = [
             guess if isinstance(guess, dict) else {"prediction": guess} for guess in guesses

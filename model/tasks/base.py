@@ -126,6 +126,7 @@ class Problem(ABC):
         third of them for MiniLM on MRPC. `restore_rows` puts the rows back.
         """
         ids = [sequences.input_ids.values for sequences in self.sequences.values()]
+        # [U] ascending, so that a token's place among them is its new id.
         self.used_ids = used = np.unique(np.concatenate(ids)).astype(np.int64)
         place = np.zeros(int(used[-1]) + 1, np.int32)
         place[used] = np.arange(len(used))
@@ -137,6 +138,8 @@ class Problem(ABC):
         """[V, H] word embeddings: the trained rows, and the others of `whole_VH` times `decay`."""
         if self.used_ids is None:
             return trained_UH
+        # As the optimizer would have left the rows that never had a gradient: decayed, nothing
+        # else.
         restored_VH = whole_VH * decay
         restored_VH[torch.from_numpy(self.used_ids)] = trained_UH.to(restored_VH)
         return restored_VH
@@ -229,6 +232,7 @@ class GroupedProblem(Problem):
 
     def unit_tokens(self, split: str) -> Places:
         """Tokens in all sequences of each unit."""
+        # No unit is empty, which `reduceat` relies on.
         return np.add.reduceat(self.sequences[split].lengths, self._first[split][:-1])
 
     def rows(self, split: str, units: Places) -> Places:

@@ -30,6 +30,7 @@ def baselines(problem: Problem, tables: Tables) -> tuple[Baseline, ...]:
     """Every baseline for the task's kind, scored on dev and test if they are labelled."""
     records = []
     for name, learn in BASELINES.get(problem.config.kind, {}).items():
+        # Learnt from train alone; dev and test only supply the inputs that are scored.
         predict = learn(tables["train"])
         scores = {
             split: problem.score(split, predict(tables[split]))
@@ -71,6 +72,7 @@ def bag_of_words_by_label(train: TaskTable) -> Predict:
     always = []
     for label in sorted({label for labels in rows for label in labels}):
         present = [label in labels for labels in rows]
+        # A label of every row leaves nothing to separate, and scikit-learn refuses a single class.
         if all(present):
             always.append(label)
         else:
@@ -125,6 +127,7 @@ def bm25(train: TaskTable) -> Predict:
     """BM25 as in Lucene (k1 1.5, b 0.75), without stemming; nothing is trained."""
     import bm25s
 
+    # Queries are ranked over the candidates of their own split, like a model's.
     def ranked(table: TaskTable) -> list[Prediction]:
         texts = RetrievalTexts(table)
         index = bm25s.BM25(backend="numpy")
@@ -180,6 +183,8 @@ def _words(table: TaskTable) -> Any:
     """[rows, features] hashed word unigrams and bigrams of each text."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
+    # Hashed, so the vocabulary of the training texts need not be kept; signs of hashes are off, as
+    # they would cancel common words.
     vectorizer = HashingVectorizer(
         ngram_range=(1, 2),
         alternate_sign=False,

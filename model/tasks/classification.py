@@ -54,6 +54,8 @@ class Classification(Problem):
         cells = table.columns.get("label", [])
         if not all(is_missing(cell) or common_spelling(cell) for cell in cells):
             return table
+        # Configured spellings win: `1.0` in a file is the label `1` if that is how it is
+        # configured.
         configured = {common_spelling(label): label for label in config.labels}
         labels: list[JsonValue] = [
             cell
@@ -93,6 +95,8 @@ class Classification(Problem):
         self._weights: Tensor | None = None
         if self.config.class_weights == "balanced" and "train" in self._targets:
             rows = self.label_counts("train")
+            # scikit-learn's balanced: rows / (labels × rows with the label); a label without rows
+            # counts one.
             weights = len(self._targets["train"]) / (len(rows) * np.maximum(rows, 1))
             self._weights = torch.from_numpy(weights.astype(np.float32))
 
@@ -155,6 +159,7 @@ class Classification(Problem):
 
     def probabilities(self, logits: Logits) -> NDArray[np.float64]:
         """Softmax, [rows, labels]."""
+        # Shifted by the maximum, so that no power overflows.
         powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
         shares: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
         return shares
@@ -237,6 +242,7 @@ class MultiLabel(Classification):
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
         """The table with one column `label` of lists, whichever way the file holds the labels."""
+        # Either a column `label` with all labels of a row, or one column of marks for each label.
         own = [name for name in config.labels if table.has(name)]
         lists: list[JsonValue] = []
         if table.has("label"):
@@ -303,6 +309,7 @@ class MultiLabel(Classification):
 
     def label_counts(self, split: str) -> NDArray[np.int64]:
         """[2, labels] rows without each label, and rows with it."""
+        # Labels of a text are independent questions, so each has two counts.
         present = self._present(split)
         return np.stack(((~present).sum(0), present.sum(0)))
 
@@ -320,6 +327,7 @@ class MultiLabel(Classification):
         summed = functional.binary_cross_entropy_with_logits(
             logits, targets, weight=weights, reduction="sum"
         )
+        # The mean over labels, so that the rate does not depend on their number.
         return summed / self.outputs
 
     def probabilities(self, logits: Logits) -> NDArray[np.float64]:
@@ -354,6 +362,7 @@ def named_indicators(
     table: TaskTable, lists: list[JsonValue], config: TaskConfig
 ) -> list[JsonValue]:
     """The lists of labels; lists of 0 and 1, one for each label, become those of the labels."""
+    # `["1", "0", "1"]` may be three marks or labels called 0 and 1: marks repeat within a row.
     cells = [_listed(cell) for cell in lists]
     widths = {len(cell) for cell in cells}
     if len(widths) != 1 or not all({*cell} <= {"0", "1"} for cell in cells):
@@ -378,6 +387,7 @@ def _listed(labels: JsonValue) -> list[str]:
 
 def number_of(label: str) -> str:
     """The spelling that every spelling of a whole number has in common; "" if it is none."""
+    # 1, 1.0 and 1. are the same number; -1.5 and 01a are labels as they are.
     return re.sub(r"\.0*$", "", label) if re.fullmatch(r"-?\d+(\.0*)?", label) else ""
 
 
@@ -390,6 +400,7 @@ def common_spelling(label: JsonValue) -> str:
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
     """The different labels, sorted: by value if all are whole numbers, else by spelling."""
     found = sorted(set(labels))
+    # by number, so that 10 comes after 9
     return tuple(sorted(found, key=int) if all(map(number_of, found)) else found)
 
 
@@ -412,6 +423,7 @@ def _correlation(function: str) -> Metric:
     """A correlation of scipy; 0 if either side is constant."""
 
     def metric(gold: Values, predicted: Values) -> float:
+        # SciPy warns and returns NaN for a constant, which scores nothing.
         vary = len(np.unique(gold)) > 1 and len(np.unique(predicted)) > 1
         return float(getattr(scipy.stats, function)(gold, predicted).statistic) if vary else 0.0
 

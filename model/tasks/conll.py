@@ -61,6 +61,7 @@ def read_conll(path: str, text: str, wanted: Wanted) -> TaskTable:
     found = _sentences(path, text, tag_column)
     if not found.lines:
         raise UsageError(f"{path}: no sentences, expected a word and its tag on every line")
+    # 1 if the file has words alone, without tags
     widths = {len(line.fields) for sentence in found.lines for line in sentence}
     _refuse_numbers(path, found.lines, word_column)
     rows: list[Row] = []
@@ -91,6 +92,7 @@ def read_conll(path: str, text: str, wanted: Wanted) -> TaskTable:
 
 def _columns(path: str, wanted: Wanted) -> tuple[int, int]:
     """Numbers of the columns of words and tags; negative: from the last one."""
+    # Words and tags by number; a tag is in the last column unless it is CoNLL-U.
     usual = ("1", "3") if path.lower().endswith(UNIVERSAL) else ("0", "-1")
     chosen = [wanted.names.get(name) or u for name, u in zip(("words", "tags"), usual, strict=True)]
     for name, number in zip(("words", "tags"), chosen, strict=True):
@@ -106,6 +108,7 @@ def _lines(path: str, text: str) -> Iterator[Line | None]:
     """The lines with their fields; None for one without content."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
     filled = [line for line in lines if line.strip()]
+    # By tabs only if most lines have one: a word may then contain spaces.
     by_tab = 2 * sum("\t" in line.strip() for line in filled) > len(filled)
     is_universal = path.lower().endswith(UNIVERSAL)
     for number, line in enumerate(lines, start=1):
@@ -123,6 +126,7 @@ def _lines(path: str, text: str) -> Iterator[Line | None]:
 def _sentences(path: str, text: str, tag_column: int) -> Sentences:
     """The lines of words by sentence, with their documents."""
     lines = list(_lines(path, text))
+    # What lines without `#` look like decides whether a line with one is a comment or the word `#`.
     plain = [line for line in lines if line and not line.text.startswith("#")]
     widths = {len(line.fields) for line in plain}
     tags = {"O", *(line.fields[tag_column] for line in plain if _has(line, tag_column))}
@@ -153,6 +157,7 @@ def _sentences(path: str, text: str, tag_column: int) -> Sentences:
             current.append(line)
     end()
     for sentence in found.lines:
+        # A sentence with a line of another width is damaged: its tags would be shifted.
         counts = sorted({len(line.fields) for line in sentence})
         if len(counts) > 1:
             usual = len(sentence[0].fields)

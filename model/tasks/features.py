@@ -102,6 +102,7 @@ class Sequences:
         """The inputs `rows`, packed."""
         taken = self.input_ids.take(rows)
         lengths = taken.lengths
+        # type 1 from the end of segment A on
         positions = ragged_indices(0, lengths)
         types = positions >= np.repeat(self.segment_a_lengths[rows], lengths)
         empty = torch.empty(0, dtype=torch.int64)
@@ -126,6 +127,7 @@ def tokenize(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Ragged:
 def around_masks(tokenizer: SubwordTokenizer, text: str) -> tuple[list[int], list[int]]:
     """[CLS] text [SEP], whose [MASK]s are special tokens here, and their positions."""
     first, *others = tokenizer.encode_around_masks(text)
+    # Each [MASK] of the text becomes the special token; tokenising the text whole would spell it.
     ids, places = [tokenizer.cls_id, *first], []
     for part in others:
         places.append(len(ids))
@@ -151,6 +153,7 @@ def encode(
 
 def truncated_lengths(lengths_a: Places, lengths_b: Places, *, room: int) -> tuple[Places, Places]:
     """Lengths of A and B of all pairs after popping one token at a time, as in the reference."""
+    # The longer one is cut until both fit; if both are longer than half, A keeps the odd token.
     kept_a = np.minimum(lengths_a, np.maximum(room - lengths_b, (room + 1) // 2))
     return kept_a, np.minimum(lengths_b, room - kept_a)
 
@@ -164,6 +167,7 @@ def assemble(
     kept_b: Places | None = None,
 ) -> Sequences:
     """The first `kept_a` ids of A and `kept_b` of B, with special tokens."""
+    # Filled with [SEP], then overwritten: what remains are the [SEP] after each segment.
     offsets = offsets_of(kept_a + 2 if kept_b is None else kept_a + kept_b + 3)
     flat = np.full(offsets[-1], tokenizer.sep_id, np.int32)
     flat[offsets[:-1]] = tokenizer.cls_id
@@ -186,6 +190,7 @@ def batches_by_length(lengths: Places, *, token_budget: int) -> Iterator[Places]
 
 def cut_by_budget(rows: Places, lengths: Places, *, token_budget: int) -> list[Places]:
     """`rows`, in order, in parts of about `token_budget` tokens each."""
+    # Which part each row's last token falls into; a part may exceed the budget by a row's rest.
     parts = (np.cumsum(lengths) - 1) // max(token_budget, 1)
     return list(np.split(rows, np.flatnonzero(np.diff(parts)) + 1))
 
@@ -198,6 +203,7 @@ def by_group(values_T: Tensor, sizes_G: Tensor) -> Tensor:
     """
     places_1S = torch.arange(int(sizes_G.max()))[None]
     starts_G = sizes_G.cumsum(0) - sizes_G
+    # The clip only keeps indices valid; what is outside is masked below.
     taken_GS = (starts_G[:, None] + places_1S).clamp_max(len(values_T) - 1)
     outside_GS = on(values_T.device, places_1S >= sizes_G[:, None])
     return values_T[on(values_T.device, taken_GS)].masked_fill(outside_GS, -math.inf)

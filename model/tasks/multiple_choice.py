@@ -90,6 +90,7 @@ class MultipleChoice(GroupedProblem):
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """Number of the ending with the highest score."""
+        # One group of scores per question.
         groups = np.split(logits[:, 0], self._first[split][1:-1])
         return [int(group.argmax()) for group in groups]
 
@@ -108,6 +109,7 @@ def endings_of(table: TaskTable) -> list[list[str]]:
     else:
         names = [name for name in ENDING_COLUMNS if table.has(name)]
         columns = [table.columns[name] for name in names]
+        # A question may have fewer endings than others, but no gap between them.
         lists = [_filled(list(row)) for row in zip(*columns, strict=True)]
     prefixes = ["" if is_missing(prefix) else str(prefix) for prefix in _prefixes(table)]
     found = []

@@ -59,6 +59,7 @@ def load_problem(
 
 def for_all(tasks: Sequence[TaskConfig], load: Callable[[TaskConfig], LoadedT]) -> list[LoadedT]:
     """`load` for every task; what is wrong with any of them is reported together."""
+    # Not one at a time: whoever has ten tasks should correct them in one go.
     loaded, errors = [], list[ClozeError]()
     for task in tasks:
         try:
@@ -102,6 +103,7 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
     if "dev" not in tables and "test" not in tables:
         tables["train"], tables["dev"] = hold_out(tables["train"], config.dev_share)
     if 0 < config.train_examples < len(tables["train"]):
+        # Sorted, so that the sample is in the file's order, as the whole would be.
         order = permutation(address(SAMPLE_SEED, "sample"), len(tables["train"]))
         sample = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
         whole = tables["train"]
@@ -149,6 +151,7 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     Stratified by label: at least one dev row of every label that has two. Rows of one document,
     context or passage stay together, unless all rows belong to the same.
     """
+    # Rows of one document in both train and dev would make dev look better than it is.
     groups: dict[str, list[int]] = defaultdict(list)
     named = (table.columns.get(name) for name in ("document", "context", "passage"))
     for row, unit in enumerate(next(filter(None, named), [None] * len(table))):
@@ -163,6 +166,7 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
         min(several, key=lambda label: (counts[label], label), default="") for several in labels
     ]
     by_label: dict[str, list[list[int]]] = defaultdict(list)
+    # Shuffled groups by stratum, that is, by the label of their first row.
     for number in permutation(address(SAMPLE_SEED, "dev"), len(members)).tolist():
         by_label[strata[members[number][0]]].append(members[number])
     if len(by_label) > len(members) // 2:  # numbers, or labels that hardly ever repeat
@@ -170,6 +174,7 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     chosen = [
         row
         for found in by_label.values()
+        # The share, but at least one, and never all.
         for group in found[: min(max(1, round(share * len(found))), len(found) - 1)]
         for row in group
     ]

@@ -70,6 +70,7 @@ class RetrievalTexts:
                 )
             self.lines[row] += [well_formed(str(value)) for value in values]
 
+        # Relevant passages first, then hard negatives that are relevant to no query.
         candidates = dict.fromkeys(line[1] for line in self.lines)
         candidates |= dict.fromkeys(text for line in self.lines for text in line[2:])
         self.passages = list(candidates)
@@ -85,6 +86,7 @@ class RetrievalTexts:
         self.relevant = list(by_query.values())
         """Numbers of the relevant passages of each query."""
 
+        # One numbering for all texts of the split, so that equal texts are recognised across rows.
         numbers: dict[str, int] = {}
         self.ids = np.full((len(self.lines), max(map(len, self.lines))), -1, np.int64)
         """[U, S] a number per text, equal for equal texts; -1 if the row has fewer texts."""
@@ -161,16 +163,22 @@ class Retrieval(GroupedProblem):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each query over the batch's passages; the mean over vector sizes."""
+        # Which of the S places of each unit there are; the texts of the batch in that order: place
+        # 0 is the query, 1 its own passage, the others hard negatives.
         there_US = targets >= 0
         columns_N = torch.arange(targets.shape[1]).expand_as(targets)[there_US]
         is_query_N = columns_N == 0
         candidate_ids_C = targets[there_US][~is_query_N]
+        # where each unit's own passage is among the candidates
         own_U = torch.nonzero(columns_N[~is_query_N] == 1)[:, 0]
         # A query's passages in any row of the batch are relevant to it.
+        # Queries and candidate texts numbered from 0, and which texts are relevant to which query.
         _, query_U = torch.unique(targets[:, 0], return_inverse=True)
         different, text_C = torch.unique(candidate_ids_C, return_inverse=True)
         right = torch.zeros(int(query_U.max()) + 1, len(different), dtype=torch.bool)
         right[query_U, text_C[own_U]] = True
+        # For each unit's query, the candidates that are relevant to it, except its own passage:
+        # these are masked, since they are neither the target nor wrong.
         right_UC = right[query_U][:, text_C]
         right_UC[torch.arange(len(own_U)), own_U] = False
         # Indices, not masks: to count the set bits of a mask, the host would wait for the GPU.
@@ -179,6 +187,7 @@ class Retrieval(GroupedProblem):
             on(logits.device, part) for part in (queries_U, candidates_C, own_U, right_UC)
         )
         losses = []
+        # Matryoshka: the same loss on prefixes of the vectors.
         for size in (logits.shape[1], *self.config.retrieval.dimensions):
             vectors_ND = functional.normalize(logits[:, :size], dim=-1)
             scores_UC = vectors_ND[queries_U] @ vectors_ND[candidates_C].T
@@ -229,6 +238,7 @@ def best_passages(
     found: list[list[int]] = []
     for start in range(0, len(queries_QD), QUERIES_AT_ONCE):
         scores_QP = queries_QD[start : start + QUERIES_AT_ONCE] @ passages_PD.T
+        # Stable, so that equal scores keep the order of passages on any machine.
         found += np.argsort(-scores_QP, axis=1, kind="stable")[:, :DEPTH].tolist()
     return found
 
@@ -245,6 +255,7 @@ def ndcg(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
     """Discounted cumulative gain of the first `count` ranks, divided by the ideal one."""
     discounts_R = 1 / np.log2(np.arange(count) + 2)
     gains_Q = hits_QR[:, :count] @ discounts_R[: hits_QR.shape[1]]
+    # The ideal ranking has all relevant passages first.
     best_Q = np.cumsum(discounts_R)[np.minimum(relevant_Q, count) - 1]
     return float(np.mean(gains_Q / best_Q))
 
@@ -257,6 +268,7 @@ def recall(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
 def reciprocal_rank(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
     """1 / rank of the first hit; 0 without a hit among the first `count` ranks."""
     first = hits_QR[:, :count]
+    # argmax is 0 without any hit, hence the mask.
     return float(np.mean(first.any(1) / (first.argmax(1) + 1)))
 
 

@@ -79,6 +79,7 @@ def cut_texts(room_Q: Places, lengths_Q: Places, *, stride: int) -> Windows:
 
     Reference: run_squad.py:284-320.
     """
+    # Never beyond the room: with a stride longer than a window, tokens would be skipped.
     step_Q = np.minimum(stride, room_Q)
     counts_Q = 1 + np.maximum(0, -(-(lengths_Q - room_Q) // step_Q))
     question = np.repeat(np.arange(len(room_Q)), counts_Q)
@@ -92,12 +93,14 @@ def max_context(windows: Windows, lengths_Q: Places) -> NDArray[np.bool_]:
     Ties go to the first window. Scores are in hundredths, as the reference adds 0.01 per token of
     window length (run_squad.py:722-754).
     """
+    # A token's place in its window; below, its number among the context tokens of all questions.
     inside = ragged_indices(0, windows.length)
     length = np.repeat(windows.length, windows.length)
     score = 100 * np.minimum(inside, length - 1 - inside) + length
     first_of_question = offsets_of(lengths_Q)[:-1]
     token = ragged_indices(first_of_question[windows.question] + windows.start, windows.length)
     best = np.full(int(lengths_Q.sum()), -1, np.int64)
+    # The best score of each token over its windows, then the first window that has it.
     np.maximum.at(best, token, score)
     candidates = np.flatnonzero(score == best[token])
     _, first = np.unique(token[candidates], return_index=True)
@@ -127,6 +130,7 @@ class SpanSplit:
         numbers: dict[str, int] = {}
         contexts = table.texts("context")
         self.context = np.array([numbers.setdefault(text, len(numbers)) for text in contexts])
+        # each text once, in order of first occurrence
         self.contexts = list(numbers)
         encodings = tokenizer.backend.encode_batch(self.contexts, add_special_tokens=False)
         self.ids = ragged([encoding.ids for encoding in encodings])
@@ -140,8 +144,11 @@ class SpanSplit:
                 continue
             text, start = given["text"][0], int(given["answer_start"][0])
             number = self.context[row]
+            # The first token that ends after the answer's start, and the last that begins before
+            # its end.
             first = int(np.searchsorted(self.ends.row(number), start, "right"))
             last = int(np.searchsorted(self.begins.row(number), start + len(text), "left")) - 1
+            # The file's offset may be wrong: an answer that is not found at it is not trained on.
             is_there = text and self.contexts[number][start : start + len(text)] == text
             if is_there and first <= last:
                 self.spans[row] = first, last
@@ -151,11 +158,13 @@ class SpanSplit:
         self.trainable = np.flatnonzero(~self.unusable[windows.question])
         """Windows of questions whose answer, if any, is found at its `answer_start`."""
         spans_N2 = self.spans[windows.question]
+        # All of the answer in this window, else its target is [CLS].
         inside_N = (
             (spans_N2[:, 0] >= 0)
             & (spans_N2[:, 0] >= windows.start)
             & (spans_N2[:, 1] < windows.start + windows.length)
         )
+        # From tokens of the context to positions in the sequence.
         shift_N = self.text_offsets - windows.start
         self.targets = np.where(inside_N[:, None], spans_N2 + shift_N[:, None], 0)
         """[N, 2] start and end in the sequence; 0, 0 if the window does not contain the answer."""
@@ -189,15 +198,19 @@ class SpanSplit:
         """The spans among the `n_best` starts and ends of a window (run_squad.py:722-914)."""
         config, starts_allowed = self.config.span, self.most_context[window]
         offset, base = self.text_offsets[window], self.windows.start[window]
+        # Candidates as places in the window; some are [CLS] or tokens of the question, and drop
+        # out.
         starts = np.argsort(-logits_S2[:, 0], kind="stable")[: config.n_best] - offset
         ends = np.argsort(-logits_S2[:, 1], kind="stable")[: config.n_best] - offset
         starts = starts[(starts >= 0) & (starts < len(starts_allowed))]
+        # As in the reference, a span starts only where its token has most context.
         starts = starts[starts_allowed[starts]]
         ends = ends[(ends >= 0) & (ends < len(starts_allowed))]
         first, last = np.repeat(starts, len(ends)), np.tile(ends, len(starts))
         valid = (first <= last) & (last - first < config.max_answer_length)
         first, last = first[valid], last[valid]
         score = logits_S2[first + offset, 0] + logits_S2[last + offset, 1]
+        # [CLS] as start and end: no answer.
         null_score = float(logits_S2[0, 0] + logits_S2[0, 1])
         return WindowSpans(first + base, last + base, score, null_score)
 
@@ -274,12 +287,14 @@ class Spans(Problem):
             is_flagged(value, where=table.place(row))
             for row, value in enumerate(columns.get("is_impossible", nothing))
         ]
+        # `is_impossible` wins over any answers.
         answers = [
             Answers(text=[], answer_start=[]) if flag else answers_in(value, where=table.place(row))
             for row, (value, flag) in enumerate(
                 zip(columns.get("answers", nothing), flags, strict=True)
             )
         ]
+        # A test file may hold empty answers throughout: it is unlabelled.
         if not any(flags) and not any(found["text"] for found in answers):
             return table.without(("answers", "is_impossible"))
         for row, (found, flag) in enumerate(zip(answers, flags, strict=True)):
@@ -303,6 +318,8 @@ class Spans(Problem):
             name: SpanSplit(self.config, table, tokenizer) for name, table in self._tables.items()
         }
         self.sequences = {name: split.sequences for name, split in self._splits.items()}
+        # SQuAD 2.0's rules apply if any question of any split is unanswerable, or a threshold is
+        # given.
         self.impossible = self.config.span.null_threshold is not None or any(
             any(split.impossible) for split in self._splits.values()
         )
@@ -360,6 +377,7 @@ class Spans(Problem):
         questions = self._splits[split]
         by_window = np.split(logits, questions.sequences.input_ids.offsets[1:-1])
         spans = [questions.window_spans(window, rows) for window, rows in enumerate(by_window)]
+        # Windows are ordered by question, so each question's are a range.
         bounds = np.searchsorted(questions.windows.question, np.arange(self.examples(split) + 1))
         results: list[Prediction] = []
         for question in range(self.examples(split)):
@@ -372,6 +390,7 @@ class Spans(Problem):
             if len(score):
                 best = int(score.argmax())
                 text = questions.text(question, int(first[best]), int(last[best]))
+                # The lowest null score of all windows, as in the reference.
                 margin = min(one.null_score for one in of_question) - float(score[best])
             results.append({"text": text, "best": text, "margin": margin})
         return results
@@ -424,6 +443,7 @@ class Spans(Problem):
         if fixed is not None or dev is None or not self.labelled("dev"):
             return fixed or 0.0
         golds, guesses = self._splits["dev"].gold, _typed(dev)
+        # The best score that the question's best span could get.
         scores = [
             max(f1_v2(guess["best"], text) for text in kept_golds(gold))
             for guess, gold in zip(guesses, golds, strict=True)

@@ -46,6 +46,7 @@ def answers_in(cell: JsonValue, *, where: str) -> Answers:
 
     Placeholders without text are no answers.
     """
+    # built here, raised where something is wrong
     wrong = UsageError(
         f"{where}: answers is {cell!r:.200}, expected "
         '{"text": ["…"], "answer_start": [0]}, with as many starts as texts'
@@ -59,6 +60,7 @@ def answers_in(cell: JsonValue, *, where: str) -> Answers:
             raise wrong
         texts, starts = (
             value if isinstance(value, list) else [] if value is None else [value]
+            # One value or a list of values.
             for value in (pair["text"], pair["answer_start"])
         )
         if len(texts) != len(starts):
@@ -132,6 +134,7 @@ def _best(
 
 
 def kept_golds(answers: Sequence[str]) -> list[str]:
+    # All of them empty: the only right answer is "".
     """The gold answers that count in version 2.0."""
     return [answer for answer in answers if normalize_answer(answer)] or [""]
 
@@ -148,6 +151,7 @@ def best_null_threshold(
     question is answered if its margin is at most the threshold. Starting with no question answered,
     questions are admitted by increasing margin; the first maximum wins.
     """
+    # Points for answering nothing: one for every unanswerable question.
     current = best = float(sum(not answerable for answerable in has_answer))
     # If answering nothing is best, the official script returns 0, which still answers questions
     # with a margin below 0; a threshold below every margin gives the score it reports.

@@ -120,6 +120,8 @@ def decoded(path: str, content: bytes, *, is_whole: bool = True) -> tuple[str, t
 def _western(path: str, content: bytes, place: int) -> str:
     """Windows-1252, unless the text would be in no Western European language."""
     line = content[:place].count(b"\n") + 1
+    # Valid characters beyond ASCII in other lines: the file is UTF-8 with a broken line, not
+    # another encoding.
     tolerant = content.decode("utf-8", "surrogateescape")
     if any(not letter.isascii() and not "\udc80" <= letter <= "\udcff" for letter in tolerant):
         raise UsageError(
@@ -144,6 +146,7 @@ def read_delimited(path: str, text: str, wanted: Wanted) -> TaskTable:
     separator, text = separated(path, text)
     records = _records(path, text, separator)
     header, places = _header(path, records, wanted)
+    # The last column that is needed, and the most that a row may have.
     fewest, most = max(places.values()) + 1, len(header)
     columns: dict[str, list[JsonValue]] = {name: [] for name in places}
     everything: dict[str, list[JsonValue]] = {name: [] for name in header if wanted.everything}
@@ -208,8 +211,10 @@ def separated(path: str, text: str) -> tuple[str, str]:
     for separator in SEPARATORS:
         reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator)
         widths = [len(record) for record in islice(reader, SAMPLED_RECORDS) if record]
+        # A record at the end of the sample may be incomplete.
         if len(sample) < len(text) and len(widths) < SAMPLED_RECORDS:
             del widths[-1:]  # cut off
+        # A separator is right if it cuts nearly all records alike, and into more than one column.
         same = sum(width == widths[0] for width in widths)
         if widths and widths[0] > 1 and same >= CONSISTENT * len(widths):
             return separator, text
@@ -225,6 +230,7 @@ def _records(path: str, text: str, separator: str) -> Iterator[tuple[int, list[s
     number = begins = 0
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
+        # First line of a record: quoted cells may contain line breaks.
         for record in reader:
             number += 1
             yield begins + 1, record
@@ -263,6 +269,7 @@ def read_json(path: str, text: str, wanted: Wanted) -> TaskTable:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
+        # Not one value: perhaps an object per line, under the name .json.
         if text.lstrip().partition("\n")[0].rstrip().endswith("}"):
             return read_json_lines(path, text, wanted)
         raise UsageError(f"{path}: not JSON: {error}") from None
@@ -330,6 +337,7 @@ def _read_arrow(path: str, content: bytes, wanted: Wanted) -> TaskTable:
 def _refusing_damage(path: str, kind: str) -> Iterator[None]:
     try:
         yield
+    # Arrow reports damage as any of these.
     except (pa.ArrowException, OSError, MemoryError, ValueError, SystemError) as error:
         reason = str(error) or "it needs more memory than there is"
         raise UsageError(f"{path}: not a readable {kind} file: {reason}") from None
@@ -346,6 +354,7 @@ def _plausible(
     for batch in batches:
         batch.validate(full=True)
         for column in batch.columns:
+            # Rows may share one entry of a dictionary, but not once they are Python strings.
             size = column.nbytes
             is_dictionary = pa.types.is_dictionary(column.type)
             if is_dictionary and _is_text(column.type.value_type):
@@ -392,6 +401,7 @@ def _named(path: str, rows: list[Row], features: object, wanted: Wanted) -> Task
     """The table with the names of classes instead of their numbers; -1 means no label."""
     class_names: dict[str, tuple[str, ...]] = {}
     for column, feature in features.items() if isinstance(features, dict) else ():
+        # Features of lists wrap those of their elements, in one of two spellings.
         inner = feature
         while isinstance(inner, dict) and isinstance(inner.get("feature"), dict):
             inner = inner["feature"]  # lists of classes
@@ -406,6 +416,7 @@ def _named(path: str, rows: list[Row], features: object, wanted: Wanted) -> Task
             return [name(one, names, row) for one in cell]
         if type(cell) is not int:
             return cell
+        # -1 is what `datasets` writes for no label.
         if not -1 <= cell < len(names):
             raise UsageError(
                 f"{table.place(row)}: class {cell}, expected 0 to {len(names) - 1} or -1 for none"

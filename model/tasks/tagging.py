@@ -75,6 +75,8 @@ class Tagging(Problem):
             lists = (tags for tags in tables["train"].every("tags") if isinstance(tags, list))
             found = {str(tag) for tag in chain.from_iterable(lists)}
             self.labels = named or label_order(found)
+            # With metrics configured the user has said what the tags are; else a slip in one tag
+            # would turn entities into word classes.
             if not config.metrics:
                 self._refuse_odd_tags(found)
         self.outputs = len(self.labels)
@@ -108,6 +110,7 @@ class Tagging(Problem):
                         "CoNLL)"
                     )
                 names = [str(document) for document in table.columns["document"]]
+                # A new number wherever the document's name changes.
                 begins = [0, *(now != before for before, now in itertools.pairwise(names))]
                 documents = np.repeat(np.cumsum(np.array(begins, np.int64)), sizes)
             first, last, words = sentence_windows(
@@ -116,6 +119,7 @@ class Tagging(Problem):
             lengths = last - first
             taken = Ragged(pieces.values[ragged_indices(first, lengths)], offsets_of(lengths))
             self.sequences[name] = assemble(tokenizer, taken, kept_a=lengths)
+            # Position of each word's first piece in its sequence, behind [CLS].
             places = 1 + pieces.offsets[:-1] - np.repeat(first, np.diff(words))
             self._places[name] = Ragged(places, words)
             if name not in self.tags:
@@ -184,6 +188,7 @@ class Tagging(Problem):
         words = tuple(name for name in self.metrics if name != ENTITY_F1)
         scores = measure(words, flat_gold, flat)
         if ENTITY_F1 in self.metrics:
+            # `B-PER` and `I-PER` → PER; overall first, then by type.
             kinds = sorted({label[2:] for label in self.labels if label[2:]})
             for kind, suffix in [("", ""), *((kind, f"_{kind}") for kind in kinds)]:
                 counts = count_entities(gold, predicted, kind=kind)
@@ -226,6 +231,7 @@ def word_pieces(tokenizer: SubwordTokenizer, sentences: list[list[str]]) -> Ragg
     """Word-pieces of every word; [UNK] for a word without any (a control character)."""
     numbers: dict[str, int] = {}
     words = chain.from_iterable(map(tokenizer.running, sentences))
+    # Distinct words are tokenised once.
     inverse = np.fromiter((numbers.setdefault(word, len(numbers)) for word in words), np.int64)
     ids = tokenize(tokenizer, list(numbers))
     lists = [ids.row(row).tolist() or [tokenizer.unk_id] for row in range(len(ids))]
@@ -243,6 +249,7 @@ def sentence_windows(
     """
     bounds = [0]
     for start, end in itertools.pairwise(sentences.tolist()):
+        # Only a sentence that does not fit is cut, before the word that would exceed the room.
         fits = pieces.offsets[end] - pieces.offsets[start] <= room
         for word in () if fits else range(start + 1, end):
             if pieces.offsets[word + 1] - pieces.offsets[bounds[-1]] > room:
@@ -253,9 +260,11 @@ def sentence_windows(
     last = np.minimum(pieces.offsets[words[1:]], first + room)
     if documents is not None:
         own = documents[words[:-1]]
+        # The document's bounds in word-pieces, and the room that is left beside the sentence.
         starts = pieces.offsets[np.searchsorted(documents, own, "left")]
         ends = pieces.offsets[np.searchsorted(documents, own, "right")]
         spare = np.maximum(room - (last - first), 0)
+        # Half of it to the left, or more if the right side has less text; the rest to the right.
         left = np.minimum(first - starts, np.maximum(spare // 2, spare - (ends - last)))
         right = np.minimum(ends - last, spare - left)
         first, last = first - left, last + right
@@ -311,6 +320,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     found: list[Entity] = []
     start: int | None = None
     before = ("O", "")
+    # A last O closes what is open.
     for place, tag in enumerate([*tags, "O"]):
         prefix, _, kind = tag.partition("-")
         now = (SAME_PREFIX.get(prefix, prefix), kind)
@@ -336,6 +346,7 @@ def odd_tags(tags: Collection[str]) -> list[str]:
     odd = sorted(tag for tag in marked if not MARKED.fullmatch(tag))
     meant = [tag for tag in odd if MEANT.fullmatch(tag)]
     outside = any(tag in OUTSIDE for tag in tags)
+    # A few odd tags among many that mark entities; or a scheme spelt in an unknown way.
     return odd if len(odd) < len(marked) or (outside and len(meant) > len(odd) / 2) else []
 
 

@@ -207,6 +207,7 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
     """
     train = tables["train"]
     known = set(_inputs(train))
+    # Equal inputs, whatever the labels: a training row in dev inflates its score.
     for split, table in tables.items():
         if split == "train":
             continue
@@ -240,6 +241,7 @@ def _labels(table: TaskTable) -> Counter[str]:
         for label in table.columns.get("label", [])
         for one in (label if isinstance(label, list) else [label])
     ]
+    # Labels that hardly ever repeat are numbers, not classes.
     return Counter(labels) if len(set(labels)) <= max(2, len(labels) // 2) else Counter()
 
 
