@@ -11,8 +11,10 @@ Out: `cloze.model.inference.load.Model`, `cloze.model.inference.predict.Predicto
      `IntegrityError`. Heavy libraries are imported only when one of the functions is called.
 """
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 
 __all__ = [
@@ -26,27 +28,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from typing import TypedDict, Unpack
-
     from cloze.model.data.torch_dataset import PretrainingBatches
-    from cloze.model.encoder.precision import Precision
     from cloze.model.inference.load import Model
     from cloze.model.inference.predict import Predictor
-
-    class LoadOptions(TypedDict, total=False):
-        """How to load an encoder; defaults: those of `cloze.model.inference.load.load_model`."""
-
-        device: str
-        precision: Precision
-        attention: str
-
-    class BatchOptions(TypedDict, total=False):
-        """Which batches; the defaults are those of `PretrainingBatches`."""
-
-        seed: int
-        padded: bool
-        rank: int
-        ranks: int
 
     __version__: str
     """Version of the installed distribution."""
@@ -61,51 +45,80 @@ def __getattr__(name: str) -> str:
     return version("cloze-encoder")
 
 
-def load(model: str, *, workspace: str = "runs", **options: "Unpack[LoadOptions]") -> "Model":
+@checked
+def load(
+    model: str | Path,
+    *,
+    workspace: str | Path = "runs",
+    device: str = "auto",
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    attention: Literal["auto", "grouped", "flash", "varlen"] = "auto",
+) -> "Model":
     """Load a trained encoder.
 
     `model` is the name of a run in `workspace`, an artifact's directory, or a folder in Hugging
-    Face's layout. For a run that trained an encoder for retrieval, it is that encoder.
-    `options` (device, precision, attention) go to `cloze.model.inference.load.load_model`.
+    Face's layout. For a run that trained an encoder for retrieval, it is that encoder. `device` is
+    "cpu", "cuda", "cuda:1", or with "auto" a GPU if there is one; `precision` "auto" is bf16 there
+    and fp32 on a CPU; `attention` names a backend.
     """
     from cloze.flows.workspace import workspace as open_workspace
-    from cloze.model.inference.load import load_model as load_directory
+    from cloze.model.inference.load import load_model
     from cloze.options import vectors_directory
 
-    return load_directory(vectors_directory(model, open_workspace(workspace)), **options)
+    directory = vectors_directory(str(model), open_workspace(str(workspace)))
+    return load_model(directory, device=device, precision=precision, attention=attention)
 
 
+@checked
 def load_task(
-    model: str, task: str = "", *, workspace: str = "runs", **options: str
+    model: str | Path,
+    task: str = "",
+    *,
+    workspace: str | Path = "runs",
+    device: str = "auto",
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
 ) -> "Predictor":
     """Load the model fine-tuned for `task`, which may be omitted if there is only one.
 
     `model` is the name of a run in `workspace` that saved its models (`finetune.save` is not
     "none"), its finetune artifact's directory, or a folder written by `cloze export --task`.
-    `options` (device, precision) go to `cloze.model.inference.predict.load_predictor`.
+    `device` and `precision` are those of `load`.
     """
     from cloze.flows.workspace import workspace as open_workspace
     from cloze.model.inference.predict import load_predictor
     from cloze.options import model_directory
 
-    directory = model_directory(model, open_workspace(workspace), stage="finetune")
-    return load_predictor(directory, task=task, **options)
+    directory = model_directory(str(model), open_workspace(str(workspace)), stage="finetune")
+    return load_predictor(directory, task=task, device=device, precision=precision)
 
 
+@checked
 def load_batches(
-    run: str, *, workspace: str = "runs", **options: "Unpack[BatchOptions]"
+    run: str,
+    *,
+    workspace: str | Path = "runs",
+    seed: int | None = None,
+    padded: bool = False,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> "PretrainingBatches":
     """The batches of a run's pre-training, for your own training loop.
 
-    `options` (seed, padded, rank, ranks) go to `cloze.model.data.torch_dataset.PretrainingBatches`,
-    which also accepts other numbers of steps, batch sizes and lengths.
+    They are those that the run itself was trained on, in its order; another `seed` gives another
+    order, and with dynamic masks other masks. `padded`, `rank` and `ranks` are those of
+    `cloze.model.data.torch_dataset.PretrainingBatches`, which also accepts other numbers of steps,
+    batch sizes and lengths.
     """
     from cloze.flows.config import RunConfig
     from cloze.flows.workspace import read_record, run_artifact
     from cloze.flows.workspace import workspace as open_workspace
     from cloze.model.data.torch_dataset import PretrainingBatches
 
-    space = open_workspace(workspace)
-    recipe = RunConfig.model_validate(read_record(space, run).config).pretrain
+    space = open_workspace(str(workspace))
+    config = RunConfig.model_validate(read_record(space, run).config)
     examples = run_artifact(space, run, stage="examples")
-    return PretrainingBatches(examples.directory, recipe, **options)
+    if seed is None:
+        seed = config.pretraining_seed
+    return PretrainingBatches(
+        examples.directory, config.pretrain, seed=seed, padded=padded, rank=rank, ranks=ranks
+    )

@@ -156,6 +156,11 @@ class RunConfig(RecordedConfig):
     report: ReportConfig = ReportConfig()
     """The report."""
 
+    @property
+    def pretraining_seed(self) -> int:
+        """The seed of pre-training: its own, or the run's."""
+        return self.seed if self.pretrain.seed is None else self.pretrain.seed
+
     @model_validator(mode="after")
     def _documents_or_encoder(self) -> "RunConfig":
         if self.corpus and self.finetune.encoder:

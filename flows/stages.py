@@ -187,7 +187,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         Stage(ExamplesStage(seed=run.seed, examples=run.examples), inputs={"tokens": "tokens"}),
         Stage(
             PretrainStage(
-                seed=run.seed if recipe.seed is None else recipe.seed,
+                seed=run.pretraining_seed,
                 encoder=run.encoder,
                 pretrain=recipe,
             ),

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cloze as api
 from cloze.artifacts.config import read_toml
 from cloze.flows.config import RunConfig
+from cloze.model.data.torch_dataset import PretrainingBatches
 from tests.conftest import SMOKE, GoldenRun, cloze
 
 STAGES = [
@@ -50,7 +52,15 @@ def test_the_batches_of_the_run_are_there_for_a_loop_of_ones_own(golden: GoldenR
     batches = api.load_batches("smoke", workspace=str(golden.workspace), padded=True)
     batch = next(iter(batches))
     assert batch["input_ids"].shape == batch["labels"].shape
-    assert len(batches) == RunConfig.model_validate(read_toml(SMOKE[0])).pretrain.steps
+    run = RunConfig.model_validate(read_toml(SMOKE[0]))
+    assert len(batches) == run.pretrain.steps
+    (examples,) = golden.workspace.glob("artifacts/examples/*")
+    own, other = (
+        next(iter(PretrainingBatches(str(examples), run.pretrain, seed=seed, padded=True)))
+        for seed in (run.seed, 0)
+    )
+    assert torch.equal(batch["input_ids"], own["input_ids"])  # the order of the run itself
+    assert not torch.equal(batch["input_ids"], other["input_ids"])
 
 
 def test_run_again_everything_is_reused(golden: GoldenRun) -> None:

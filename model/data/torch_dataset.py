@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from cloze.artifacts.arguments import checked
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import open_artifact
 from cloze.model.config import EncoderConfig, PretrainConfig, PretrainStage
 from cloze.model.data.batch import padded
@@ -32,6 +34,7 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
     rank gets an equal part of every batch.
     """
 
+    @checked
     def __init__(
         self,
         directory: str,
@@ -42,8 +45,17 @@ class PretrainingBatches(IterableDataset[dict[str, Tensor]]):
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        """Uses steps, batch_size, phases (with prepared lengths) and masks of `recipe`."""
+        """Uses steps, batch_size, phases (with prepared lengths) and masks of `recipe`.
+
+        `seed` decides the order, and the masks if they are dynamic: a run's own is
+        `pretrain.seed`, else `seed`, which `cloze.load_batches` looks up.
+        """
         super().__init__()
+        if not 0 <= rank < ranks <= recipe.batch_size:
+            raise UsageError(
+                f"rank {rank} of {ranks}: expected 0 ≤ rank < ranks ≤ {recipe.batch_size}, "
+                "the batch size"
+            )
         longest = max(phase.max_seq_length for phase in recipe.phases)
         # Of this encoder, only the number of positions is checked, and its costs balance the ranks.
         # The budget holds any share of a batch, so there is always exactly one micro-batch.

@@ -47,9 +47,17 @@ def require_fp8(device: torch.device) -> None:
 
 
 def placed(device: str, precision: str) -> tuple[torch.device, str]:
-    """Resolve `auto`: the device, and the precision used there."""
+    """Resolve `auto`: the device, and the precision used there.
+
+    A device that this machine does not have is refused.
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if device not in (*found, found[-1].partition(":")[0]):
+        raise UsageError(
+            f"device {device!r}: this machine has {', '.join(found)}; name one of them, or auto"
+        )
     where = torch.device(device)
     if precision == "auto":
         precision = "fp32" if where.type == "cpu" else "bf16"

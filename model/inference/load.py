@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
+from cloze.model.encoder.operations.attention import Attention
 from cloze.model.encoder.precision import Precision, placed
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.hugging_face.sentence_modules import (
@@ -55,7 +57,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class Model:
-    """A trained encoder on its device. Methods take texts and compute no gradients."""
+    """A trained encoder on its device. Methods take texts and compute no gradients.
+
+    Threads may share a model: nothing of it changes in use. A wrong argument is a `UsageError`.
+    """
 
     module: PretrainingModel
     tokenizer: SubwordTokenizer
@@ -73,10 +78,12 @@ class Model:
         """Configuration of the encoder."""
         return self.module.encoder.config
 
+    @checked
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[Fill]]:
         """The `top_k` most probable tokens for each [MASK] of `text`, in order, best first."""
         return next(self.fill_masks([text], top_k=top_k))
 
+    @checked
     def fill_masks(self, texts: Iterable[str], *, top_k: int = 5) -> Iterator[list[list[Fill]]]:
         """`fill_mask` for a stream of texts, in order, computed in length-grouped batches."""
         if not self.has_heads:
@@ -107,9 +114,10 @@ class Model:
 
         return _in_windows(texts, self._masked_examples, compute, device=device)
 
+    @checked
     def embed(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         *,
         pooling: Pooling | None = None,
         layers: tuple[int, ...] | None = None,
@@ -129,7 +137,7 @@ class Model:
         (-4, -3, -2, -1) the paper's best features (Table 7). Texts longer than the position table
         are refused unless `truncate`. `normalize` scales vectors to length 1.
         """
-        listed = [texts] if isinstance(texts, str) else texts
+        listed = [texts] if isinstance(texts, str) else list(texts)
         stream = self.embed_stream(
             listed,
             pooling=pooling,
@@ -141,6 +149,7 @@ class Model:
         width = self.vector_width(pooling=pooling, layers=layers)
         return np.array(list(stream), np.float32).reshape(len(listed), width)
 
+    @checked
     def vector_width(
         self, *, pooling: Pooling | None = None, layers: tuple[int, ...] | None = None
     ) -> int:
@@ -149,6 +158,7 @@ class Model:
             return self.modules.width(self.config.hidden_size)
         return self.config.hidden_size * len(layers or (-1,))
 
+    @checked
     def embed_stream(
         self,
         texts: Iterable[str],
@@ -190,6 +200,7 @@ class Model:
         # A zero vector stays zero.
         return (vector / max(np.linalg.norm(vector), np.float32(1e-12)) for vector in vectors)
 
+    @checked
     def sentence_vectors(
         self, texts: Iterable[str], *, prompt: str | None = None
     ) -> Iterator[npt.NDArray[np.float32]]:
@@ -274,14 +285,18 @@ def _finite(vector: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.floa
     return vector
 
 
+@checked
 def load_model(
     location: str | Path,
     *,
     device: str = "auto",
     precision: Precision = "auto",
-    attention: str = "auto",
+    attention: Attention = "auto",
 ) -> Model:
     """The trained encoder at `location`, on CUDA if `device` is auto and there is a GPU.
+
+    `device` is otherwise what torch calls it, "cpu" or "cuda:1"; a device that is not there is
+    refused. `attention`: see `Encoder`.
 
     From a finetune artifact, the encoder that was trained to compare texts.
     """

@@ -12,18 +12,20 @@ document context, all sentences of a document are in the same window.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar, cast
 
 import numpy as np
 from pydantic import JsonValue
 from torch import nn
 
+from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.encoder.models import SentenceModel
-from cloze.model.encoder.precision import placed
+from cloze.model.encoder.precision import Precision, placed
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
@@ -46,7 +48,10 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True)
 class Predictor:
-    """A fine-tuned model, ready to use."""
+    """A fine-tuned model, ready to use.
+
+    Threads may share it; they compute one after another. A wrong argument is a `UsageError`.
+    """
 
     model: nn.Module
     """A `TaskModel`, or a module with the same signature."""
@@ -54,7 +59,10 @@ class Predictor:
     saved: SavedTask
     tokenizer: SubwordTokenizer
     precision: str = "fp32"
+    _one_at_a_time: Lock = field(default_factory=Lock, repr=False, compare=False)
+    """Held while the model computes: in bf16, rounded parameters take the place of its own."""
 
+    @checked
     def predict(self, rows: Sequence[Mapping[str, JsonValue] | str]) -> list[Row]:
         """Predictions for N dictionaries or texts: N dictionaries, in the same order.
 
@@ -66,6 +74,7 @@ class Predictor:
         """
         return list(self.rows(rows))
 
+    @checked
     def rows(
         self, rows: Iterable[Mapping[str, JsonValue] | str], *, source: str = "rows"
     ) -> Iterator[Row]:
@@ -103,15 +112,18 @@ class Predictor:
                     )
             yield from self._table(tabulated(source, window, wanted, lines=lines))
 
+    @checked
     def read(self, path: str | Path) -> TaskTable:
         """Read a file in the task's own format, with all its columns; labels may be missing."""
         return read_split(self.saved.task, SPLIT, str(path), everything=True)
 
+    @checked
     def name_in_file(self, column: str) -> str:
         """Name of our `column` in the task's files; our own name if they have no header."""
         wanted = wanted_columns(self.saved.task, SPLIT)
         return column if wanted.headless else wanted.in_file(column)
 
+    @checked
     def score(self, table: TaskTable, answers: Sequence[Row]) -> dict[str, float]:
         """The task's metrics, as fractions, the headline first; empty if there are no labels."""
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table})
@@ -120,10 +132,12 @@ class Predictor:
         found = problem.score(SPLIT, [answer.get("prediction", answer) for answer in answers])
         return {problem.headline: found[problem.headline], **found}
 
+    @checked
     def file(self, path: str | Path) -> Iterator[Row]:
         """Predictions for a task file, in its order."""
         return self.table(self.read(path))
 
+    @checked
     def table(self, table: TaskTable) -> Iterator[Row]:
         """Predictions for the rows of a table, in order; its labels are ignored."""
         documents = table.columns.get("document", [None] * len(table))
@@ -162,9 +176,9 @@ class Predictor:
     def _answers(self, table: TaskTable) -> Iterator[Row]:
         # Answers in the file are left out: an unreadable label must not stop a prediction.
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table.without(ANSWERS)})
-        logits = split_logits(
-            problem, FineTuning(problem, self.model, precision=self.precision), SPLIT
-        )
+        with self._one_at_a_time:
+            approach = FineTuning(problem, self.model, precision=self.precision)
+            logits = split_logits(problem, approach, SPLIT)
         # The threshold was tuned on dev and saved with the task.
         guesses = problem.thresholded(None, problem.predictions(SPLIT, logits))
         found: list[Row] = [
@@ -191,8 +205,9 @@ def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
     ]
 
 
+@checked
 def load_predictor(
-    location: str | Path, *, task: str = "", device: str = "auto", precision: str = "auto"
+    location: str | Path, *, task: str = "", device: str = "auto", precision: Precision = "auto"
 ) -> Predictor:
     """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder."""
     source = open_source(location)

@@ -12,7 +12,7 @@ and for long sequences, which differ from it where there is no compiled kernel, 
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ HEAD_MULTIPLE = 8
 
 BLOCK = 128
 """Q: with a window of 64 to each side, half of a block's 256 keys are visible to each query."""
+
+Attention = Literal["auto", "grouped", "flash", "varlen"]
+"""Names of the backends, see `BACKENDS`."""
 
 LONG = 1024
 """Length from which a sequence is processed on its own."""
