@@ -46,10 +46,15 @@ class Answer:
         return json.dumps(self.data, indent=1) if self.as_json else self.text
 
 
-def written(rows: Rows, format: Format) -> str:
-    """A table whose first row is its header; LaTeX needs the package booktabs."""
+NOTES: dict[Format, str] = {"text": "note: {}", "latex": "% note: {}", "markdown": "\nNote: {}"}
+"""How a note stands below a table; CSV has no place for one."""
+
+
+def written(rows: Rows, format: Format, *, notes: Sequence[str] = ()) -> str:
+    """A table whose first row is its header, and notes; LaTeX needs the package booktabs."""
     write = {"text": aligned, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
-    return write(rows)
+    below = [NOTES[format].format(note) for note in notes] if format in NOTES else []
+    return "\n".join([write(rows), *below])
 
 
 def aligned(rows: Rows) -> str:

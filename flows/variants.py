@@ -63,6 +63,22 @@ def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> 
     return found
 
 
+UPSTREAM = ("seed", "corpus", "cleaning", "dedup", "vocabulary")
+"""Sections of a run that decide which documents are held out, and as which tokens."""
+
+
+def masked_otherwise(run: RunConfig, other: RunConfig) -> bool:
+    """Whether `other` makes other examples than `run`, of the same tokens and lengths.
+
+    Its encoder can then be evaluated on those of `run`, and by default would not be.
+    """
+    if run.evaluate.heldout_examples or other.evaluate.heldout_examples or not run.corpus:
+        return False
+    alike = all(getattr(run, section) == getattr(other, section) for section in UPSTREAM)
+    lengths = run.examples.max_seq_lengths == other.examples.max_seq_lengths
+    return alike and lengths and run.examples != other.examples
+
+
 def changed(run: RunConfig, name: str, places: Settings, *, source: str) -> RunConfig:
     """`run` with other values for some keys, and another name; errors begin with `source`."""
     table = run.model_dump(mode="json")

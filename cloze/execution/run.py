@@ -19,6 +19,7 @@ from cyclopts import Parameter
 
 from cloze.answer import Answer, Format, written
 from cloze.artifacts import filesystem
+from cloze.artifacts.config import with_value
 from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
@@ -29,9 +30,15 @@ from cloze.flows.locks import locked
 from cloze.flows.plan import Plan
 from cloze.flows.prefect.head_start import HeadStart
 from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file, starting_server
-from cloze.flows.report.figures import mean_figures, read_summary, terminal_lines
-from cloze.flows.variants import Variant, variants
-from cloze.flows.workspace import RunRecord, Workspace, writable_workspace
+from cloze.flows.report.figures import (
+    judged_apart,
+    mean_figures,
+    read_summary,
+    terminal_lines,
+)
+from cloze.flows.stages import PREPARE
+from cloze.flows.variants import Variant, masked_otherwise, variants
+from cloze.flows.workspace import RunRecord, Workspace, run_artifact, writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
 
 GIB = 1 << 30
@@ -55,7 +62,8 @@ def run(
 
     :param seeds: Pre-train with each of these seeds on the same examples: `--seeds 0 1 2`.
     :param sweep: Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`.
-        Repeatable; runs every combination.
+        Repeatable; runs every combination. Variants with other masks are evaluated on the
+        held-out examples of the first.
     :param format: Format of the table of several runs; LaTeX needs the package booktabs.
     """
     configuration, machine = target.read(config)
@@ -66,6 +74,8 @@ def run(
         plans = [checked_plan(one, machine, digests=digests) for one in runs]
         if machine.jobs.launcher == "local":
             _announce(plans[0])
+        if any(masked_otherwise(runs[0], one) for one in runs):
+            plans = _judged_alike(plans, digests)
         if without_prefect or not _is_shown(plans):
             records = [execute(plan) for plan in plans]
         else:
@@ -84,6 +94,28 @@ def run(
         f"report: {filesystem.join(folder, 'report.html')}",
     ]
     return Answer(record.model_dump(mode="json"), "\n".join(lines), target.json)
+
+
+def _judged_alike(plans: Sequence[Plan], digests: Digests) -> list[Plan]:
+    """The plans of variants, all evaluated on the held-out examples that the first one makes.
+
+    Otherwise encoders trained with 15 and with 30 % of masks would each be judged on its own. The
+    first variant's examples are made now: the others' plans name them.
+    """
+    first, *others = plans
+    say(
+        f"held-out examples: those of {first.run.name} for all variants, so that losses are "
+        "comparable (evaluate.heldout_examples overrides this)"
+    )
+    execute(checked_plan(first.run, first.machine, wanted=PREPARE, digests=digests))
+    heldout = run_artifact(first.space, first.run.name, stage="examples").directory
+    judged = [
+        with_value(plan.run, "evaluate.heldout_examples", heldout)
+        if masked_otherwise(first.run, plan.run)
+        else plan.run
+        for plan in others
+    ]
+    return [checked_plan(run, first.machine, digests=digests) for run in (first.run, *judged)]
 
 
 def _announce(plan: Plan) -> None:
@@ -186,6 +218,8 @@ def _table(
             cells.append(f"{mean} ± {scores.standard_error:.2g}" if scores and several else mean)
         rows.append([figure, *cells])
     names = [run.name for variant in chosen for run in variant.runs]
+    read = {run: read_summary(space, run) for run in (one.runs[0].name for one in chosen)}
+    notes = judged_apart({run: summary for run, summary in read.items() if summary})
     data = [
         {
             "variant": title,
@@ -196,7 +230,10 @@ def _table(
     ]
     if format == "text":
         say(f"each run: cloze compare {' '.join(names)}")
-    return Answer({"variants": data}, written(rows, format), as_json)
+    for note in notes:
+        say(f"warning: {note}")
+    data_of_all = {"variants": data, "notes": notes}
+    return Answer(data_of_all, written(rows, format, notes=notes), as_json)
 
 
 def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -> Answer:

@@ -5,7 +5,6 @@ Out: the fields in which their configurations differ, and their figures side by 
      Markdown or LaTeX; optionally a page with their curves.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from cloze.answer import ABSENT, Answer, Format, written
@@ -13,8 +12,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.config import flat
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
-from cloze.artifacts.summary import Summary
-from cloze.flows.report.figures import figures, read_summary
+from cloze.flows.report.figures import figures, judged_apart, read_summary
 from cloze.flows.workspace import read_record
 from cloze.options import PLACE, Place, RunName
 
@@ -44,7 +42,7 @@ def compare(
     rows = [["", *names], *([field, *values] for field, values in settings.items())]
     for figure, measured in numbers.items():
         rows.append([figure, *(ABSENT if one is None else f"{one:.4g}" for one in measured)])
-    notes = _notes(summaries)
+    notes = judged_apart(summaries)
     for note in notes:
         say(f"warning: {note}")
     data: dict[str, object] = {"runs": list(names), "configuration": settings, "figures": numbers}
@@ -55,23 +53,4 @@ def compare(
         filesystem.write_bytes(str(page), comparison_page(summaries, rows, notes).encode())
         data["page"] = str(page)
         say(f"page: {page}")
-    return Answer(data, written(rows, format), place.json)
-
-
-def _notes(summaries: Mapping[str, Summary]) -> list[str]:
-    """A warning if the runs' losses are on different held-out text."""
-    evaluated_on = {}
-    for run, summary in summaries.items():
-        inputs = {step.stage: step.inputs for step in summary.steps}.get("evaluate", {})
-        evaluated_on[run] = inputs.get("heldout") or inputs.get("examples")
-    first, *others = evaluated_on or {"": None}
-    apart = [
-        run for run in others if evaluated_on[run] and evaluated_on[run] != evaluated_on[first]
-    ]
-    if not apart or not evaluated_on[first]:
-        return []
-    return [
-        f"{', '.join(apart)}: evaluated on other held-out examples than {first}, so losses and "
-        "accuracies are not comparable; set evaluate.heldout_examples to give runs the same ones, "
-        "or pretrain.seed (cloze run --seeds) to repeat training on the same data"
-    ]
+    return Answer(data, written(rows, format, notes=notes), place.json)

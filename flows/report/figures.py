@@ -4,11 +4,12 @@ In:  the `summary.json` of a run.
 Out: `{"package mlm_loss": 3.02, "tagging f1": 0.71, …}`; at most seven lines for a terminal.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 
 from cloze.artifacts import filesystem
+from cloze.artifacts.digests import digest_of
 from cloze.artifacts.results import SeedScores
 from cloze.artifacts.summary import Summary
 from cloze.flows.report import wording
@@ -54,6 +55,27 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
     if summary.pretraining and summary.pretraining.tokens:
         found["tokens seen"] = float(summary.pretraining.tokens)
     return found
+
+
+def judged_apart(summaries: Mapping[str, Summary]) -> list[str]:
+    """A warning if the runs' losses are on different held-out text."""
+    evaluated_on = {}
+    for run, summary in summaries.items():
+        inputs = {step.stage: step.inputs for step in summary.steps}.get("evaluate", {})
+        own = inputs.get("examples")
+        # An input that the configuration names has the digest of a list of one.
+        evaluated_on[run] = inputs.get("heldout") or (own and digest_of([own]))
+    first, *others = evaluated_on or {"": None}
+    apart = [
+        run for run in others if evaluated_on[run] and evaluated_on[run] != evaluated_on[first]
+    ]
+    if not apart or not evaluated_on[first]:
+        return []
+    return [
+        f"{', '.join(apart)}: evaluated on other held-out examples than {first}, so losses and "
+        "accuracies are not comparable; set evaluate.heldout_examples to give runs the same ones, "
+        "or pretrain.seed (cloze run --seeds) to repeat training on the same data"
+    ]
 
 
 def terminal_lines(summary: Summary) -> list[str]:

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import tomli_w
+from pydantic import JsonValue
 
+from cloze.artifacts.digests import digest_of
 from cloze.artifacts.errors import UsageError
 from cloze.command import exit_code
 from cloze.flows.config import RunConfig
 from cloze.flows.stages import chain, keyed_config
-from cloze.flows.variants import variants
-from cloze.flows.workspace import read_record, workspace
+from cloze.flows.variants import changed, masked_otherwise, variants
+from cloze.flows.workspace import read_record, run_artifact, workspace
 
 RUN = RunConfig.model_validate(
     {"name": "base", "corpus": {"sources": [{"reader": "text", "path": "/texts"}]}}
@@ -99,3 +101,61 @@ def test_the_command_runs_every_seed_and_shares_the_data(
     lines = capfd.readouterr().out.splitlines()
     assert lines[:3] == [r"\begin{tabular}{lr}", r"\toprule", r" & try \\"]
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+
+
+def test_variants_with_other_masks_are_judged_on_the_same_held_out_ones(
+    inline: Callable[..., None],
+    run_table: dict[str, Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(run_table))
+    runs = str(tmp_path / "runs")
+    command = ["run", str(tmp_path / "run.toml"), "--workspace", runs, "--without-prefect"]
+    shares = "examples.masking.masked_lm_prob=0.1,0.2"
+    assert exit_code([*command, "--sweep", shares, "--json"]) == 0
+    said = capfd.readouterr()
+    few, many = (one["runs"][0] for one in json.loads(said.out)["variants"])
+    assert f"held-out examples: those of {few} for all variants" in said.err
+
+    space = workspace(runs)
+    first, second = (
+        run_artifact(space, name, stage="evaluate").manifest.inputs for name in (few, many)
+    )
+    assert second["examples"] != first["examples"]
+    assert second["heldout"] == digest_of([first["examples"]])
+    assert "heldout" not in first
+
+    # asked for again, nothing is made; asked for by hand, it is what was asked for
+    assert exit_code([*command, "--sweep", shares, "--json"]) == 0
+    assert {found.state for found in read_record(space, many).stages.values()} == {"reused"}
+    own = run_artifact(space, many, stage="examples").directory
+    capfd.readouterr()
+    chosen = ["--set", f"evaluate.heldout_examples={own}"]
+    assert exit_code([*command, "--sweep", shares, *chosen]) == 0
+    assert "for all variants" not in capfd.readouterr().err
+    for name in (few, many):
+        inputs = run_artifact(space, name, stage="evaluate").manifest.inputs
+        assert inputs["heldout"] == digest_of([second["examples"]])
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "is_shared"),
+    [
+        ("examples.masking.masked_lm_prob", 0.3, True),
+        ("examples.copies", 3, True),
+        (
+            "examples.max_seq_lengths",
+            [64, 128, 512],
+            False,
+        ),  # an encoder may have too few positions
+        ("vocabulary.size", 2048, False),  # the same words are other tokens
+        ("seed", 7, False),  # other documents are held out
+        ("pretrain.steps", 7, False),  # nothing to share: they are the same
+    ],
+)
+def test_held_out_masks_are_shared_where_they_are_of_the_same_tokens(
+    place: str, value: JsonValue, is_shared: bool
+) -> None:
+    other = changed(RUN, "other", {place: value}, source="other")
+    assert masked_otherwise(RUN, other) is is_shared

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from cloze.artifacts.digests import digest_of
+
 Cloze = Callable[..., Any]
 RECORD = {"state": "finished", "machine": {}, "started_at": "2026-01-12T10:00:00Z"}
 
@@ -38,7 +40,7 @@ def three_runs(folder: Path) -> list[str]:
 
 
 def test_three_runs_are_compared_side_by_side(cloze: Cloze, three_runs: list[str]) -> None:
-    header, steps, tokens = cloze("compare", *three_runs).stdout.splitlines()
+    header, steps, tokens, _ = cloze("compare", *three_runs).stdout.splitlines()
     assert header.split() == three_runs
     assert steps.split() == ["pretrain.steps", "10", "20", "30"]
     assert tokens.split()[2:] == ["1000", "2000", "—"]
@@ -66,7 +68,7 @@ def test_the_table_as_latex(cloze: Cloze, three_runs: list[str]) -> None:
     assert lines[0] == r"\begin{tabular}{lrrr}"
     assert r" & small\_a & small\_b & small\_c \\" in lines
     assert r"tokens seen & 1000 & 2000 & --- \\" in lines
-    assert lines[-1] == r"\end{tabular}"
+    assert lines[-2] == r"\end{tabular}"
 
 
 def test_a_single_run_is_rejected(cloze: Cloze, three_runs: list[str]) -> None:
@@ -97,3 +99,23 @@ def test_runs_evaluated_on_different_examples_produce_a_warning(
     assert "small_b: evaluated on other held-out examples than small_a" in done.stderr
     (note,) = json.loads(done.stdout)["notes"]
     assert note in done.stderr
+
+
+def test_a_table_says_what_is_not_comparable(cloze: Cloze, three_runs: list[str]) -> None:
+    """The table of a sweep, which is written in the same way, says it in the same words."""
+    told = "small_b: evaluated on other held-out examples than small_a, so losses and accuracies"
+    for format, begin in (("text", "note: "), ("latex", "% note: "), ("markdown", "Note: ")):
+        done = cloze("compare", *three_runs, "--format", format)
+        assert done.stdout.splitlines()[-1].startswith(begin + told)
+        assert f"warning: {told}" in done.stderr
+    assert told not in cloze("compare", *three_runs, "--format", "csv").stdout
+
+
+def test_held_out_examples_named_and_ones_own_may_be_the_same(
+    cloze: Cloze, three_runs: list[str], folder: Path
+) -> None:
+    path = folder / "runs" / "small_b" / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["steps"][0]["inputs"] = {"examples": "e1", "heldout": digest_of(["e0"])}
+    path.write_text(json.dumps(summary))
+    assert "comparable" not in cloze("compare", *three_runs).stdout
