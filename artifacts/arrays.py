@@ -53,6 +53,7 @@ def list_array(
     values: npt.NDArray[np.unsignedinteger], ends_N: Int64s, form: pa.DataType | None = None
 ) -> pa.ListArray:
     """N lists over `values`, of type `form`, from the end offset of each."""
+    # Arrow's list offsets have 32 bits and begin with 0.
     offsets_N1 = np.zeros(len(ends_N) + 1, dtype=np.int32)
     offsets_N1[1:] = ends_N
     return pa.ListArray.from_arrays(pa.array(offsets_N1), pa.array(values), type=form)
@@ -63,6 +64,7 @@ def digest_bytes(column: pa.ChunkedArray) -> Bytes:
     width = TOKEN_DIGEST_BYTES
     raw = [np.zeros(0, dtype=np.uint8)]
     for chunk in column.chunks:
+        # The values are the second buffer; a slice shares that of the whole array.
         data = np.frombuffer(chunk.buffers()[1] or b"", dtype=np.uint8)
         raw.append(data[width * chunk.offset : width * (chunk.offset + len(chunk))])
     return np.concatenate(raw).reshape(-1, width)
@@ -94,5 +96,6 @@ def is_first_of_equals(sorted_D2: UInt64s) -> Mask:
 
 def entropy(counts: npt.NDArray[np.integer]) -> float:
     """Entropy in nats of the distribution given by `counts`; 0 without any."""
+    # 0 log 0 counts as 0, so only what occurs takes part.
     share = counts[counts > 0] / max(int(counts.sum()), 1)
     return float(-(share * np.log(share)).sum())

@@ -52,6 +52,7 @@ class Config(BaseModel):
     @field_validator("*")
     @classmethod
     def _has_64_bits(cls, value: FieldT) -> FieldT:
+        # Python's integers are unbounded; those of Arrow, NumPy and C are not.
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise ValueError(TOO_LARGE)
         return value
@@ -64,6 +65,7 @@ def read_toml(path: str | Path) -> dict[str, object]:
     """Read a TOML file, which may begin with a byte order mark."""
     try:
         with open(path, "rb") as file:
+            # One byte more than allowed shows that the file is larger.
             content = file.read(LONGEST_FILE + 1)
         if len(content) > LONGEST_FILE:
             raise UsageError(
@@ -130,6 +132,7 @@ def flat(table: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def _leaves(place: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    # An empty table or list is a leaf, or it would vanish.
     if isinstance(value, Mapping | list) and value:
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for name, child in items:
@@ -163,6 +166,7 @@ def _assign(node: object, keys: list[str], value: object, *, where: str) -> Any:
         return [*node[:index], _assign(node[index], rest, value, where=where), *node[index + 1 :]]
     if not isinstance(node, dict):
         raise UsageError(f"{where}: {first} is inside a plain value, not a table; remove it")
+    # A table that is missing on the way is made.
     return {**node, first: _assign(node.get(first, {}), rest, value, where=where)}
 
 
@@ -171,6 +175,7 @@ def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden":
         *above, name = detail["loc"]
         known = _known_names(model.model_json_schema(), above)
+        # A clear candidate is proposed alone, otherwise a few vague ones.
         likely = difflib.get_close_matches(str(name), known, n=1, cutoff=0.8)
         close = likely or difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else f"known are: {', '.join(known)}"

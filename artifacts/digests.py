@@ -67,6 +67,7 @@ def _remembered(table: Path, identity: str) -> str:
             record = os.pread(file.fileno(), RECORD_BYTES, _place(identity))
     except OSError:
         return ""
+    # A record of another identity, a half-written one, or zeros do not match their checksum.
     found = record[:DIGEST_BYTES].hex()
     return found if record == _record(identity, found) else ""
 
@@ -120,6 +121,7 @@ def _writable(folder: str) -> str:
                 shutil.rmtree(temporary, ignore_errors=True)
 
         atexit.register(remove)
+        # Children inherit it, so that they do not make another each.
         os.environ["XDG_CACHE_HOME"] = temporary
         with suppress(BrokenPipeError):
             print(

@@ -200,6 +200,7 @@ def put_file(source: str, path: str, *, durable: bool = True) -> None:
     """Move the local file `source` to `path` atomically; `durable` as for `write_bytes`."""
     filesystem, inner = _open(path)
     folder = os.path.dirname(inner)
+    # A store: upload. The same disk: rename. Another disk: copy beside the target, then rename.
     if not isinstance(filesystem, LocalFileSystem):
         filesystem.put_file(source, inner)
         os.unlink(source)
@@ -229,6 +230,7 @@ def make_durable(paths: Iterable[str]) -> None:
     Flushing in parallel takes a fraction of the time.
     """
     local = {local_path(path) for path in paths if is_local(path)}
+    # Files before the directories that hold their names.
     with ThreadPoolExecutor(FLUSH_THREADS) as pool:
         list(pool.map(flush, local))
         list(pool.map(flush, {os.path.dirname(path) or "." for path in local}))
@@ -375,6 +377,7 @@ def naming_full_disk(path: str) -> Iterator[None]:
         if error.errno not in NO_ROOM:
             raise
         disk = path
+        # the nearest folder that exists
         while disk and not os.path.exists(disk):
             disk = os.path.dirname(disk)
         reason, free = os.strerror(error.errno), shutil.disk_usage(disk or ".").free
@@ -412,6 +415,7 @@ def partial_file(path: str) -> Iterator[str]:
     temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
     with naming_full_disk(path):
         try:
+            # Not through a link, which might lead anywhere.
             handle = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             error.filename = path  # the name that the user knows
@@ -439,6 +443,7 @@ def partial_file(path: str) -> Iterator[str]:
 def _replace(temporary: str, path: str, *, durable: bool = True) -> None:
     """Rename a file to `path`; if `durable`, a power cut leaves the old or the new content."""
     if durable:
+        # Content before name: after a power cut, the name has the old content or the new one.
         flush(temporary)
     os.replace(temporary, path)
     if durable:
@@ -448,6 +453,7 @@ def _replace(temporary: str, path: str, *, durable: bool = True) -> None:
 def folder_of(path: str) -> str:
     """The folder that relative paths start from: `path` itself, or what precedes a pattern."""
     parts = path.split("/")
+    # Parts before the first with a special character; without any, the whole path.
     fixed = takewhile(_MAGIC.isdisjoint, parts[:-1] if _MAGIC & {*path} or not path else parts)
     return "/".join(fixed)
 
@@ -462,6 +468,8 @@ def is_excluded(relative: str, patterns: Sequence[str]) -> bool:
     """Whether a path, or a folder that it is in, matches one of the patterns."""
     parts = relative.split("/")
     heads = ["/".join(parts[: stop + 1]) for stop in range(len(parts))]
+    # A pattern with a slash is compared with every folder on the way, others with every single
+    # name.
     return any(
         fnmatchcase(name, pattern.rstrip("/"))
         for pattern in patterns
@@ -472,6 +480,8 @@ def is_excluded(relative: str, patterns: Sequence[str]) -> bool:
 def _walk(directory: str, exclude: Sequence[str] = ()) -> list[InputFile]:
     """All visible files below a local folder; `os.scandir` is fast enough for 100,000 files."""
     found: list[InputFile] = []
+    # Folders to visit, each with the identities of those above it: a link to one of them never
+    # ends.
     waiting = [(directory, frozenset({_identity(os.stat(directory))}))]
     ways: Counter[tuple[int, int]] = Counter()
     while waiting:
@@ -517,6 +527,7 @@ def _local_file(path: str, status: os.stat_result) -> InputFile:
 
 def _list(filesystem: "AbstractFileSystem | RetryingFileSystem", inner: str) -> list[InputFile]:
     """The files below a path or matching a pattern; an existing name may look like a pattern."""
+    # Names may contain `[` and `*`, so an existing file wins over a pattern.
     is_name = _MAGIC.isdisjoint(inner) or filesystem.isfile(inner)
     listed = (filesystem.find if is_name else filesystem.glob)(inner, detail=True)
     # HTTP lists a single file without details.
@@ -584,6 +595,8 @@ def _with_retries(method: Callable[..., object], *arguments: object, **options: 
             status = facts.get("HTTPStatusCode", getattr(error, "code", None))
             if status == PRECONDITION_FAILED:
                 raise FileExistsError(errno.EEXIST, "already exists", str(arguments[0])) from None
+            # Wrong arguments and our own errors are not the store's fault: repeating would not
+            # help.
             about_the_call = isinstance(error, (TypeError, ValueError)) or not _of_a_library(error)
             if about_the_call and not isinstance(error, OSError):
                 raise

@@ -53,6 +53,7 @@ class FileEntry(Config):
     @property
     def stored_name(self) -> str:
         """The name on disk; includes the digest, so that concurrent writers cannot collide."""
+        # The suffix stays last, for programs that go by it.
         stem, dot, suffix = self.name.rpartition(".")
         return f"{stem}.{self.sha256[:12]}.{suffix}" if dot else f"{self.name}.{self.sha256[:12]}"
 
@@ -101,6 +102,7 @@ class Manifest(Config):
     @property
     def digest(self) -> str:
         """Digest of the content, which enters the keys of later stages."""
+        # Name, content and rows; statistics of single files follow from these.
         files = [[entry.name, entry.sha256, entry.rows] for entry in self.files]
         return digest_of([self.stage, self.format_version, files, self.statistics])
 

@@ -59,6 +59,7 @@ class Progress:
         """Add `amount` completed units, and print a line if one is due."""
         self.done += amount
         now = time.monotonic()
+        # The last line is printed however early it comes.
         if now - self.printed >= self.interval or (amount and self.done >= self.total):
             self.printed = now
             say(self.line(note))

@@ -52,12 +52,14 @@ def document_streams(digests_D2: UInt64s, start: np.uint64) -> UInt64s:
 
     The integers' byte order is part of the address (`digest_halves`, artifacts/arrays.py).
     """
+    # Scrambled before the second half joins, so that the two cannot cancel out.
     first_D = scramble(digests_D2[:, 0] + start)
     return scramble(first_D ^ digests_D2[:, 1])
 
 
 def draw(streams: UInt64s | np.uint64, counters: NDArray[np.integer] | int) -> UInt64s:
     """64 random bits: draw number `counters` (>= 0) of each stream, with broadcasting."""
+    # SplitMix64's state after counter + 1 steps from the stream, then its finalizer.
     if isinstance(counters, int):
         return scramble(np.asarray(streams) + np.uint64((counters + 1) * GOLDEN_GAMMA & _MASK))
     steps = counters.astype(np.uint64)
@@ -94,6 +96,7 @@ def low_half(bits: UInt64s) -> UInt64s:
 
 def below(halves: UInt64s, limits: Int64s | int) -> Int64s:
     """Uniform integers in [0, limit) from 32 random bits; limits are at most 2**32."""
+    # The upper half of limit × bits, with a bias below limit / 2^32.
     wide = halves * np.asarray(limits).astype(np.uint64)
     wide >>= _HALF
     return wide.view(np.int64)
@@ -109,6 +112,7 @@ def coin_flips(streams: UInt64s, flips: Int64s) -> Int64s:
 
     Each draw serves 64 flips, by counting its set bits.
     """
+    # Words of 64 flips; one is nearly always enough.
     words = (flips + 63) >> 6
     heads = _heads(draw(streams, 0), np.minimum(flips, 64))
     long = np.flatnonzero(words > 1)
@@ -116,6 +120,7 @@ def coin_flips(streams: UInt64s, flips: Int64s) -> Int64s:
         words, flips = words[long] - 1, flips[long] - 64
         first = np.cumsum(words) - words
         rank = np.arange(words.sum()) - np.repeat(first, words)
+        # The last word of a stream may serve fewer flips.
         bits = np.minimum(np.repeat(flips, words) - (rank << 6), 64)
         later = _heads(draw(np.repeat(streams[long], words), rank + 1), bits)
         heads[long] += np.add.reduceat(later, first)
@@ -123,6 +128,7 @@ def coin_flips(streams: UInt64s, flips: Int64s) -> Int64s:
 
 
 def _heads(words: UInt64s, bits: Int64s) -> Int64s:
+    # The upper `bits` bits; a shift by 64 is undefined, hence the condition.
     used = np.where(bits > 0, words >> (64 - bits).astype(np.uint64), np.uint64(0))
     return np.bitwise_count(used).astype(np.int64)
 
@@ -156,6 +162,7 @@ class Replacement:
         fates_M: `bits` random bits each, which decide. words_M: random word-pieces; None: derived
         from the fates, which are uniform again within their share.
         """
+        # Below the first bound: [MASK]; below the second: a random word-piece.
         until_mask = round(self.mask_share * 2**bits)
         until_random = round((self.mask_share + self.random_share) * 2**bits)
         masked_M = fates_M < np.uint64(until_mask)

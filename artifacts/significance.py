@@ -59,6 +59,7 @@ def gap(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gap:
     """
     mean = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
     paired = len(ours) > 1 and ours.keys() == theirs.keys()
+    # Paired: one sample, of differences. Otherwise one of each side that varies.
     sides = (
         [[ours[seed] - theirs[seed] for seed in sorted(ours)]]
         if paired
@@ -75,6 +76,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
+    # The smallest of n is multiplied by n, the next by n - 1, …, and none falls below an earlier
+    # one.
     for rank, (p, place) in enumerate(known):
         largest = max(largest, min(1.0, p * (len(known) - rank)))
         corrected[place] = largest

@@ -63,6 +63,7 @@ class StageTable(Config):
     def keyed_config(self) -> dict[str, JsonValue]:
         """`config` without the locations of external data, as used in the key and the manifest."""
         config = self.config
+        # Where data lies must not matter, only what it is, which is in `inputs`.
         for place, role in self.outside.items():
             config = assign(config, place, f"outside:{role}")
         return config

@@ -115,6 +115,8 @@ def open_artifact(directory: str) -> Artifact:
             f"{source}: key {manifest.key[:12]}, but its configuration and inputs give "
             f"{manifest.derived_key[:12]}: it was changed; delete it and run the stage again"
         )
+    # Sizes only: reading all content here would take as long as using it. It is verified when a
+    # file is opened.
     for entry in (*manifest.files, *manifest.records):
         path = filesystem.join(directory, entry.stored_name)
         found = filesystem.size_of(path)
@@ -151,6 +153,7 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
             raise IntegrityError(f"{path}: missing, but the manifest lists it; run its stage again")
     else:
         remote, path = path, os.path.join(scratch, entry.stored_name)
+        # A file that was downloaded before may be there; its digest decides below.
         if not os.path.exists(path):
             filesystem.fetch_file(remote, path)
     found = cached_digest_of_file(path)
@@ -201,6 +204,7 @@ def put_bytes(
     """Write `content` into the unfinished artifact as `name`, like `put_file`."""
     local = filesystem.is_local(directory)
     folder = filesystem.local_path(directory) if local else tempfile.gettempdir()
+    # Beside the artifact's files, so that putting it there is a rename.
     scratch = os.path.join(folder, name.replace("/", "-"))
     with filesystem.naming_full_disk(scratch), filesystem.temporary_beside(scratch) as temporary:
         Path(temporary).write_bytes(content)
@@ -277,6 +281,7 @@ def commit(
         },
     )
     path = filesystem.join(table.output, MANIFEST_NAME)
+    # Everything is on disk before the manifest says so.
     filesystem.make_durable(
         filesystem.join(table.output, entry.stored_name)
         for entry in (*manifest.files, *manifest.records)
@@ -341,6 +346,7 @@ def scratch_directory(output: str) -> Iterator[str]:
     parent = filesystem.local_path(output) if filesystem.is_local(output) else tempfile.gettempdir()
     os.makedirs(parent, exist_ok=True)
     for name in os.listdir(parent):
+        # scratch.HOST.PID.RANDOM, where a host's name may contain dots
         kind, _, rest = name.partition(".")
         host, process = rest.rpartition(".")[0].rpartition(".")[::2]
         is_ours = kind == SCRATCH_PREFIX and host == socket.gethostname() and process.isdigit()

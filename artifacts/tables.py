@@ -118,6 +118,7 @@ def examples_schema(vocabulary_size: int, *, packed: bool = False) -> pa.Schema:
 
 def _without_nulls(**columns: pa.DataType) -> pa.Schema:
     """A schema of columns, and lists in them, that contain no nulls."""
+    # No nulls, not even in lists: they would be read as numbers.
     kinds = {
         name: pa.list_(pa.field("item", kind.value_type, nullable=False))
         if pa.types.is_list(kind)

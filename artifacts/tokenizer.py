@@ -165,6 +165,7 @@ class SubwordTokenizer(ABC):
         """Parts of a text, prepared to be encoded one by one with the ids of the whole."""
         if not self.spaces_count:
             return list(parts)
+        # As in running text, a space stands before every part but the first.
         return [f" {part}" if number and part else part for number, part in enumerate(parts)]
 
     def encode(self, text: str) -> list[int]:
@@ -208,12 +209,15 @@ class WordPieceTokenizer(SubwordTokenizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.ids) != self.size:
+            # Of duplicates the last has the id, so an earlier one's place differs from it.
             twice = next(word for i, word in enumerate(self.vocabulary) if self.ids[word] != i)
             raise UsageError(f"vocabulary lists {twice!r} twice; remove one of the lines")
 
     @property
     def digest(self) -> str:
         """Identity: tokenizers with equal digests give equal ids for every text."""
+        # Unusual options are added only where they are set, so that usual tokenizers have the same
+        # digest with or without them.
         parts = ["wordpiece", self.lowercase, MAX_CHARACTERS_PER_WORD, list(self.vocabulary)]
         added = [word.identity for word in self.added]
         options = [self.strip_accents, self.split_chinese, added]
@@ -306,6 +310,7 @@ class ByteLevelTokenizer(SubwordTokenizer):
     def digest(self) -> str:
         """Digest of everything that affects ids, independent of its spelling."""
         table = json.loads(self.content)
+        # Merges are written as strings or as pairs.
         merges = [m.split(" ", 1) if isinstance(m, str) else m for m in table["model"]["merges"]]
         model = {**table["model"], "merges": merges}
         rest = [table.get(part) for part in ("normalizer", "pre_tokenizer", "added_tokens")]
@@ -389,6 +394,8 @@ def own_pipeline(content: str, *, special: Collection[str]) -> Tokenizer:
     The tokens `special`, written in a text, are text; any other added token is matched whole.
     """
     table = json.loads(content)
+    # `encode_special_tokens` makes all special tokens text, so those that are to be matched must
+    # not be special.
     for word in _other_special(table, special):
         word["special"] = False
     tokenizer = Tokenizer.from_str(json.dumps(table))
@@ -403,6 +410,7 @@ def _around_masks(tokenizer: SubwordTokenizer, text: str, mask_token: str) -> li
     added = tokenizer.backend.get_added_tokens_decoder().values()
     (mask,) = (word for word in added if word.content == mask_token)
     parts = text.split(MASK)
+    # White space that the token takes on its left is the end of the part before it.
     if mask.lstrip:
         parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
     if mask.rstrip:
@@ -476,6 +484,7 @@ def read_vocab_txt(
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}; expected a vocab.txt") from None
+    # The last line feed ends a line and begins no further token.
     lines = text.removesuffix("\n").split("\n") if text else []
     words = tuple(line.removesuffix("\r") for line in lines)
     if lowercase is None:
@@ -499,6 +508,7 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
     try:
         content = Path(path).read_text("utf-8")
         table = json.loads(content)
+        # Before the file reaches `tokenizers`, which would do what it says.
         if wrong := next(_growth(table.get("normalizer")), ""):
             raise UsageError(f"{path}: {wrong}")
         if _is_byte_level(table):
@@ -510,6 +520,7 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
         lowercase = bool(normalizer["lowercase"])
         added = [(word["content"], word["id"], word) for word in table.get("added_tokens", [])]
         strip_accents = normalizer.get("strip_accents")
+        # Wrong types would be accepted here and fail when they are used.
         ids = [*vocabulary.values(), *(number for _, number, _ in added)]
         odd_words = [word for word, _, _ in added if not isinstance(word, str)]
         odd_ids = [number for number in ids if type(number) is not int]
@@ -587,12 +598,14 @@ def _foreign(
     missing = [" or ".join(SPECIAL_NAMES[ours]) for ours, theirs in named.items() if not theirs]
     if missing:
         raise UsageError(f"{path}: no special token {', '.join(missing)}; expected an encoder's")
+    # Its template must put [CLS] and [SEP] around a text, as the encoder expects.
     around = backend.encode("a").ids
     if [*around[:1], *around[-1:]] != [ids[named[CLS]], ids[named[SEP]]]:
         raise UsageError(
             f"{path}: encodes 'a' as {[backend.id_to_token(index) for index in around]}, "
             f"expected it between {named[CLS]} and {named[SEP]}"
         )
+    # Only where beginnings of words are marked can continuations be told.
     spaced = any(word.startswith(WORD_BEGINS) for word in ids)
 
     def readable(token: str) -> str:
@@ -627,6 +640,7 @@ def _growth(normalizer: JsonValue) -> Iterator[str]:
     Thirty of them that each double a letter would never end.
     """
     factor, waiting = 1.0, [normalizer]
+    # Replacements multiply: each may lengthen what those before it have made.
     while waiting:
         step = waiting.pop()
         if isinstance(step, list):
@@ -729,6 +743,7 @@ def _readable(token: str) -> str:
 
     A word begins after a space, with punctuation, or with a wide character (Chinese, Japanese).
     """
+    # 0x3F is `?`, for characters that stand for no byte.
     raw = bytes(_BYTES.get(character, 0x3F) for character in token)
     text = raw.decode("utf-8", "backslashreplace")
     is_whole = raw[0] < 0x80 or text[0] != "\\"  # does not start inside a character

@@ -295,7 +295,6 @@ def _record_batch(
 
 
 def framed_pairs(pairs: Pairs, rows: slice, framed_ids: TokenIds) -> Block:
-    # Without B there is no second [SEP].
     """Assemble [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
     # Every example is five pieces, each a run of consecutive ids in `framed_ids`: [CLS], A, [SEP],
     # B, [SEP]; without B, the last two are empty. So all examples of a block are one gather, and a

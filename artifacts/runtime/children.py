@@ -82,6 +82,7 @@ class Child:
 
     def wait(self, seconds: float = math.inf) -> int | None:
         """The exit code, as soon as the child has ended; None if it still runs after `seconds`."""
+        # Linux reports the end of a process through a file descriptor; elsewhere it is polled.
         if sys.platform == "linux" and self.poll() is None:
             handle = os.pidfd_open(self.pid)
             try:
@@ -90,6 +91,7 @@ class Child:
                 ended.poll(None if math.isinf(seconds) else seconds * 1000)
             finally:
                 os.close(handle)
+        # After that wait, one last look is enough.
         deadline = time.monotonic() + (0.0 if sys.platform == "linux" else seconds)
         while self.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
@@ -178,6 +180,7 @@ def _run_and_exit(work: Callable[[], object]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
+        # Then leave at once: exit handlers are the parent's.
         _flush()
         os._exit(code)
 
@@ -266,6 +269,7 @@ class Supervisor:
         Several children do one job: the code is that of the first that failed, and the others then
         have `PEER_GRACE` seconds, unless that one was terminated, as it has then told them.
         """
+        # Until all have ended, one has failed on its own, or this process has to stop.
         code, running = 0, list(children)
         while running and not self.stopping and code in (0, *TERMINATED):
             running[0].wait(INTERVAL)
@@ -274,6 +278,8 @@ class Supervisor:
                     running.remove(child)
                     code = code or found
         grace = self._grace if self.stopping else min(self._grace, PEER_GRACE)
+        # Then end what is left: the children with all below them, and after these whatever they
+        # have left to this process as orphans.
         end([member for child in running for member in family(child.pid)], grace=grace)
         for child in running:
             found = child.end(grace=0.0)

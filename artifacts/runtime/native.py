@@ -67,6 +67,7 @@ def compiled(
         return None
     try:
         library = ctypes.CDLL(str(found))
+        # Without types, ctypes would pass integers, and take results, as 32 bits.
         for function, (result, arguments) in signatures(sources[0]).items():
             if function not in optional or hasattr(library, function):
                 declared = getattr(library, function)
@@ -83,6 +84,7 @@ def signatures(source: Path) -> dict[str, tuple[CType | None, list[CType]]]:
     They are read from the C itself, so that Python cannot disagree with it. Addresses may be given
     as integers, as bytes, or as None for NULL.
     """
+    # Without comments, which may contain anything that looks like a declaration.
     text = re.sub(r"/\*.*?\*/", "", source.read_text("utf-8"), flags=re.DOTALL)
     found: dict[str, tuple[CType | None, list[CType]]] = {}
     for result, name, arguments in _FUNCTION.findall(text):
@@ -151,6 +153,7 @@ def shared_library(*sources: Path, flags: Sequence[str]) -> Path | str:
             content = Path(linked).read_bytes()
             if not content.startswith(ELF):
                 return "gcc wrote no shared library"
+            # Loaders ignore what follows the library; the name appears when all of it is there.
             Path(linked).write_bytes(content + hashlib.sha256(content).digest())
             os.replace(linked, path)
         return path

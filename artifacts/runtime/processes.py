@@ -49,6 +49,7 @@ class ProcessId:
     @property
     def alive(self) -> bool:
         """Whether it is still running on this machine; a zombie is not."""
+        # A process of another host cannot be seen from here.
         found = _start_ticks(self.pid) if self.host == socket.gethostname() else 0
         return found != 0 and abs(found - self.started) <= TOLERANCE_TICKS
 
@@ -59,6 +60,8 @@ class ProcessId:
         """
         if self.alive:
             members = family(self.pid)
+            # The head first: a supervisor then ends its own. What is left after it was left by a
+            # killed one.
             end(members[:1], grace=grace)
             end(members[1:], grace=min(grace, LEFTOVER_GRACE))
 

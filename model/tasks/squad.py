@@ -134,8 +134,8 @@ def _best(
 
 
 def kept_golds(answers: Sequence[str]) -> list[str]:
-    # All of them empty: the only right answer is "".
     """The gold answers that count in version 2.0."""
+    # All of them empty: the only right answer is "".
     return [answer for answer in answers if normalize_answer(answer)] or [""]
 
 

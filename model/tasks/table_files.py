@@ -337,7 +337,6 @@ def _read_arrow(path: str, content: bytes, wanted: Wanted) -> TaskTable:
 def _refusing_damage(path: str, kind: str) -> Iterator[None]:
     try:
         yield
-    # Arrow reports damage as any of these.
     except (pa.ArrowException, OSError, MemoryError, ValueError, SystemError) as error:
         reason = str(error) or "it needs more memory than there is"
         raise UsageError(f"{path}: not a readable {kind} file: {reason}") from None

@@ -292,9 +292,9 @@ def _cut_chunks(
 
 
 def _rest(documents: Documents, chunks: _Chunks) -> tuple[Int64s, Int64s]:
-    # The clip only keeps the index valid where B is empty.
     """B as the sentences of the chunk after A, in token offsets; empty if there are none."""
     last_N = chunks.end_N - 1
+    # The clip only keeps the index valid where B is empty.
     begin_N = np.minimum(chunks.first_N + chunks.in_a_N, last_N)
     b_end_N = documents.ends_S[last_N]
     empty_N = chunks.first_N + chunks.in_a_N == chunks.end_N

@@ -217,8 +217,6 @@ class BeamGroupByKey:
     """Number of shards."""
 
     def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
-        # Documents are not stored between reading and their bucket: if any bucket is missing, all
-        # shards are read again.
         """All shards or none: documents are not stored before they reach their bucket."""
         if not filesystem.exists(filesystem.join(self.directory, PLAN)):
             return list(shards)

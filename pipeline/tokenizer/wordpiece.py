@@ -170,11 +170,11 @@ class Characters(dict[int, str]):
         return [word for word in words if word]
 
     def isolated(self) -> Mask:
-        # Others that are words by themselves stay inside a pre-token, where looking it up splits
-        # them.
         """Which characters below U+10000 are known to be words by themselves."""
         alone = np.zeros(1 << 16, dtype=np.bool_)
         alone[list(_UNIFIED_IDEOGRAPHS)] = True
+        # Others that are words by themselves stay inside a pre-token, where looking it up splits
+        # them.
         for block in _OFTEN_ALONE:
             alone[[code for code in block if self[code] == f" {chr(code)} "]] = True
         return alone
@@ -229,8 +229,8 @@ class CompiledWordPiece:
                 raise MemoryError("no memory for the tokenizer's tables")
             if status == _NEED_ROOM:
                 ids = np.concatenate((ids, np.empty_like(ids)))
-            # A character for the first time: C learns its form, and goes on from the same place.
             elif status == _NEED_CHARACTER:
+                # A character for the first time: C learns its form and goes on from the same place.
                 code = int(at[3])
                 meaning = self._characters[code].encode()
                 unsafe = chr(code) in self._characters.unsafe
