@@ -174,6 +174,7 @@ class RunConfig(RecordedConfig):
                 "finetune.encoder and [[finetune.tasks]] to fine-tune a pre-trained one"
             )
         fields = type(self).model_fields
+        # A table that differs from its default was written by someone who expects an effect.
         idle = [name for name in WITH_A_CORPUS if getattr(self, name) != fields[name].default]
         if idle and not self.corpus:
             raise ValueError(
@@ -204,6 +205,7 @@ class RunConfig(RecordedConfig):
                     f"{place} uses length {length}, but examples.max_seq_lengths is "
                     f"{', '.join(map(str, prepared))}; make them agree"
                 )
+        # Tasks may be shorter than any prepared length, but not longer than the positions.
         wanted += [(f"task {task.name}", task.max_seq_length) for task in self.finetune.tasks]
         place, longest = max(wanted, key=lambda one: one[1])
         positions = self.encoder.max_position_embeddings
@@ -233,6 +235,7 @@ class RunConfig(RecordedConfig):
                 '[pairs] makes the files of a single task, name = "retrieval", kind = "retrieval", '
                 f"without train; tasks without train: {', '.join(without) or 'none'}"
             )
+        # Either the pairs are signatures and all sources readers of packages, or neither.
         reads = {source.reader in PACKAGE_READERS for source in self.pairs_corpus.sources}
         if reads != {self.pairs.kind == "signature"}:
             raise ValueError(
@@ -286,6 +289,7 @@ class RunConfig(RecordedConfig):
 
     def precision(self, stage: str) -> str:
         """The precision in which `stage` computes; empty for one without an encoder."""
+        # Evaluation is always in fp32: its scores are compared between machines.
         recipes = {"pretrain": self.pretrain.precision, "finetune": self.finetune.precision}
         return {**recipes, "evaluate": "fp32"}.get(stage, "")
 
@@ -416,6 +420,7 @@ class MachineConfig(RecordedConfig):
 
     def decided(self, run: RunConfig) -> RunConfig:
         """`run` with the precision of what trains its stages, instead of `auto`."""
+        # Only stages that the run has are decided.
         trained = {"pretrain": run.corpus, "finetune": run.finetune.tasks}
         changes = {
             stage: getattr(run, stage).model_copy(update={"precision": self.precision(stage)})

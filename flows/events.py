@@ -18,6 +18,7 @@ State = Literal["waiting", "reused", "warning", "running", "output", "progress",
 RUN = logging.getLogger("cloze.run")
 PROGRESS = logging.getLogger("cloze.progress")
 
+# Our own handlers alone: a root logger must not print the records again.
 for _logger in (RUN, PROGRESS):
     _logger.setLevel(logging.INFO)
     _logger.propagate = False
@@ -53,6 +54,7 @@ class OutputLog:
         """Log one line, unless it is a library's own; limit progress lines in the run's log."""
         if DIGEST.fullmatch(line) or LIBRARY.match(line):
             return
+        # Live displays get every line, the run's log one of progress every ten seconds.
         emit(self.stage, "progress", line, logger=PROGRESS)
         if not PROGRESS_LINE.search(line):
             emit(self.stage, "output", line)

@@ -62,6 +62,7 @@ def execute(plan: Plan, *, options: Sequence[str] = ()) -> RunRecord:
     executor, jobs = Executor(plan, options=options), plan.machine.jobs
     with executor.running():
         for stage in plan.stages:
+            # A stage that was killed is tried again; one that failed would fail again.
             for retries_left in reversed(range(jobs.retries + 1)):
                 try:
                     executor.ensure(stage)
@@ -107,6 +108,7 @@ class Executor:
             for name in self.plan.stages:
                 emit(name, "waiting", logger=PROGRESS)
             started = time.monotonic()
+            # A damaged record must not stop the run that replaces it.
             try:
                 self._previous = find_record(self.space, self.run.name)
             except UsageError as error:
@@ -128,6 +130,7 @@ class Executor:
                 self._end("interrupted", started, failure=type(error).__name__)
                 raise
             self._end("finished", started)
+            # Beside the record, where people look for it; the artifact keeps its own copy.
             if report := self.plan.finished.get("report"):
                 written = {entry.name for entry in report.manifest.files}
                 for name in sorted(written.intersection(REPORT_FILES)):
@@ -139,9 +142,11 @@ class Executor:
         stage = self.plan.stages[name]
         table = self.plan.table(stage)
         write_stage_table(table, self.table_file(name))
+        # Held from looking until the artifact is entered, so that no other run makes it meanwhile.
         with self._leased(name, table) as found:
             if found.artifact:
                 return self._enter(stage, found.artifact)
+            # Only a stage that runs reads the data, so only now it must be what was planned.
             self.plan.confirm(stage)
             if found.damage:
                 emit(name, "warning", f"{found.damage}; making it again")
@@ -185,6 +190,7 @@ class Executor:
                     launcher.cancel(self.space.job_folder(killed.run, name))
                 else:  # its supervisor, on another host, needs at most this long
                     time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)
+            # On a disk the lock is enough; on an object store, another machine may hold the lease.
             found = look_up(table)
             if found.artifact or filesystem.is_local(root):
                 yield found
@@ -200,6 +206,8 @@ class Executor:
 
     def _argv(self, stage: Stage) -> tuple[str, ...]:
         """The command of `stage`; Beam's options are passed to every pipeline stage."""
+        # Options of the command line are for the last stage, or for all pipeline stages if that is
+        # one.
         last = list(self.plan.stages.values())[-1]
         has_options = stage.name == last.name or (stage.is_pipeline and last.is_pipeline)
         options = self.options if has_options else ()
@@ -220,6 +228,7 @@ class Executor:
         self.plan.finish(stage.name, artifact)
         key = artifact.manifest.key
         earlier = self._previous.stages.get(stage.name) if self._previous else None
+        # What a reused artifact has cost is known if an earlier run of this name recorded it.
         cost = result or (earlier if earlier and earlier.key == key else None)
         entry = StageRecord(
             key=key,
@@ -260,6 +269,7 @@ def keep_replaced(record: RunRecord, run: RunConfig, space: Workspace) -> None:
     except ValidationError:  # written by an earlier version
         changes = ["of an earlier version"]
     else:
+        # Another presentation of the same figures replaces nothing.
         old, new = (
             flat(one.model_copy(update={"report": ReportConfig()}).model_dump(mode="json"))
             for one in (settings, run)

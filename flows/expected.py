@@ -125,6 +125,7 @@ def expected_times(
     found = []
     for stage in stages:
         start, wanted = START_SECONDS.get(stage, 2.0), work.of(stage)
+        # The nearest amount of work, as a ratio, comes first.
         known = [
             (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds)
             for name, made, done, seconds in earlier
@@ -134,6 +135,7 @@ def expected_times(
         if known:
             _, name, done, seconds = min(known)
             start = min(start, seconds)
+            # start-up does not grow with the work
             scaled = start + (seconds - start) * (wanted / done if done else 1.0)
             basis = f"as in run {name}" if wanted == done else f"scaled from run {name}"
             found.append(ExpectedTime(stage, scaled, basis))
@@ -175,6 +177,7 @@ def seconds_by_rates(
     rates = matrix_rates() if rate is None else {}
     rate = rate or rates.get(precision, rates.get("fp32", ASSUMED_RATE))
     elements = ELEMENT_SECONDS * (4 if precision == "fp32" else 2) / work.encoder.hidden_size
+    # Seconds per FLOP: for products, and for everything else, which all cores share.
     each = 1 / (PRODUCT_SHARE * rate) + elements / cores()
     how = "measured on this machine" if rates else "assumed, since torch could not be run"
     seconds = counting + amount * each + CPU_STEP_SECONDS * work.steps(stage)
@@ -287,6 +290,7 @@ class Work:
         elif self.run.labels:
             examples = self.run.labels.pair_train_examples
             tokens = min(PAIR_TOKENS, task.max_seq_length)
+        # A setting wins over what was counted, that over an assumption.
         return task.train_examples or examples or LABELLED_EXAMPLES, tokens
 
 

@@ -63,6 +63,7 @@ class ExternalInput:
 
     def __post_init__(self) -> None:
         for kind in fields(self):
+            # The class is frozen; empty fields are dropped once, here.
             object.__setattr__(self, kind.name, given(getattr(self, kind.name)))
 
     def __bool__(self) -> bool:
@@ -115,6 +116,7 @@ class Content:
         except PermissionError as error:
             named = f"{self.location}: {error.strerror}: {error.filename}"
             raise UsageError(f"{self.place}: {named}") from None
+        # Files without any text are more likely a wrong path than a corpus.
         if not any(file.size for file in files):
             found = "1 file, empty" if len(files) == 1 else f"{len(files)} files, all empty"
             raise UsageError(f"{self.place}: {self.location}: {found}; expected documents")
@@ -123,6 +125,7 @@ class Content:
     def digest(self, files: list[InputFile]) -> str:
         """Its digest: that of all `files` as a multiset, of the packages, or of the artifact."""
         if files:
+            # Sorted, so that names and order do not matter; repetitions count.
             return digest_of(sorted(_content(file, place=self.place) for file in files))
         if self.kind == "packages":
             return digest_of_packages(tuple(self.location.split()), place=self.place)
@@ -157,6 +160,7 @@ class Digests:
         """
         files, digest = self._known[content]
         now = content.files()
+        # Equal listings with versions mean equal content; anything else is digested again.
         is_listed = bool(now) and all(file.version for file in now)
         if not (is_listed and now == files) and content.digest(now) != digest:
             raise ClozeError(
@@ -220,6 +224,7 @@ def _content(file: InputFile, *, place: str) -> str:
             return cached_digest_of_file(file.path)
         except OSError as error:
             raise UsageError(f"{place}: {file.path}: {error.strerror}") from None
+    # A store's own checksum saves reading everything.
     if checksum := filesystem.checksum_of(file.path):
         return f"{checksum}:{file.size}"
     content = hashlib.sha256()

@@ -159,6 +159,7 @@ def expected_yield(max_seq_length: int, *, packed: bool = False) -> Yield:
     if packed:
         return Yield(max_seq_length, 1 / max_seq_length)
     nearest = min(MEASURED, key=lambda length: abs(length - max_seq_length))
+    # Twice the length: twice the tokens of an example, and half as many examples.
     found, ratio = MEASURED[nearest], max_seq_length / nearest
     return Yield(found.mean_length * ratio, found.per_word_piece / ratio)
 
@@ -212,6 +213,8 @@ def state_bytes(encoder: EncoderConfig, vocabulary_size: int, *, ranks: int) -> 
     largest = max(encoder.layer_parameters, vocabulary_size * encoder.hidden_size)
     whole = ROUNDED_BYTES + GRADIENT_BYTES
     everything = whole + MASTER_BYTES
+    # ZeRO 0: everything; 1: masters and moments divided; 2: all but the bf16 weights divided; 3:
+    # weights as well, but for the largest module at a time.
     return (
         count * everything,
         count * whole + count * MASTER_BYTES // ranks,
@@ -292,6 +295,7 @@ def phases_to_do(run: RunConfig) -> list[tuple[int, int]]:
         with contextlib.suppress(ClozeError):  # that run may have been removed
             done = open_artifact(recipe.continue_from).manifest.config["pretrain"]["steps"]
     ends = [round(share * recipe.steps) for share in accumulate(p.share for p in recipe.phases)]
+    # Phases that the continued run has finished have no steps left.
     bounds = pairwise([done, *(max(end, done) for end in ends)])
     return [(stop - first, recipe.sequences(first, stop)) for first, stop in bounds]
 
@@ -316,6 +320,7 @@ def forecast_training(
     for gpus in sorted({*GPUS, ranks}):
         if gpus <= recipe.batch_size:
             rates = machine.rates
+            # Overhead of steps does not shrink with more GPUs.
             fixed = sum(phase.steps for phase in phases) * rates.step_seconds
             hours = (fixed + flops / (rates.gpu_tflops * 1e12 * gpus)) / 3600
             cost = gpus * hours * rates.gpu_hour

@@ -48,6 +48,7 @@ def look_up(table: StageTable) -> Found:
     except IntegrityError as error:
         return Found(None, str(error))
     damages: list[tuple[FileEntry, str]] = []
+    # All damage is collected, so that one attempt makes all of it again.
     for entry in (*manifest.files, *manifest.records):
         path = filesystem.join(table.output, entry.stored_name)
         size = filesystem.size_of(path)
@@ -78,6 +79,7 @@ def remove_damage(directory: str, found: Found) -> None:
     for entry in found.damaged:
         filesystem.remove_below(directory, f"{FINISHED}/{entry.name}.json")
         filesystem.remove_below(directory, entry.stored_name)
+    # An unreadable manifest does not say which files are intact: none is kept.
     if not found.damaged:
         filesystem.remove(directory)
 
@@ -118,6 +120,7 @@ def store_entries(store: Store, *, stage: str = "") -> Iterator[StoreEntry]:
 
 def ancestors(artifact: Artifact, *, store: Store) -> dict[str, Artifact]:
     """The artifact and everything it was made from, by stage, nearest first."""
+    # Inputs are recorded by content, so artifacts are found by digest.
     known = {
         entry.manifest.digest: Artifact(entry.directory, entry.manifest)
         for entry in store_entries(store)
@@ -149,6 +152,7 @@ def garbage(workspace: Workspace) -> list[Garbage]:
     by_key = {entry.key: entry for entry in entries}
     kept: set[str] = set()
     waiting = [key for key in _references(workspace) if isinstance(key, str)]
+    # From what runs refer to, follow the inputs to everything those were made from.
     while waiting:
         key = waiting.pop()
         referred = by_key.get(key)
@@ -167,6 +171,7 @@ def garbage(workspace: Workspace) -> list[Garbage]:
             found.append(Garbage(entry.directory, size, reason))
         elif entry.manifest and not filesystem.is_link(entry.directory):
             files = (*entry.manifest.files, *entry.manifest.records)
+            # What the manifest explains; the rest of the folder is left over.
             named = {MANIFEST_NAME, FINISHED, *(file.stored_name.split("/")[0] for file in files)}
             for name in sorted({*filesystem.list_names(entry.directory)} - named):
                 path = filesystem.join(entry.directory, name)

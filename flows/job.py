@@ -88,6 +88,7 @@ def program_argv(
     """
     training = machine.training
     nodes = machine.slurm.nodes if machine.jobs.launcher == "slurm" else 1
+    # A single rank that is never restarted needs no supervisor of ranks.
     several = training.ranks > 1 or nodes > 1 or training.max_restarts > 0 or options
     program: tuple[str, ...] = (config.program,)
     if config.stage in PREPARED:
@@ -122,6 +123,7 @@ def run_job(
             follower.check_stall(stall_timeout, queued=launcher.queued(folder))
             time.sleep(POLL_SECONDS)
     except BaseException:
+        # Whatever ends the wait ends the program: a job must not outlive the run.
         launcher.cancel(folder)
         raise
     finally:
@@ -129,6 +131,7 @@ def run_job(
     follower.read()
     if code != 0:
         raise follower.failure(code)
+    # The clock may have been set back meanwhile; the monotonic one cannot.
     return JobResult(max(seconds, time.monotonic() - started), follower.peak_memory)
 
 
@@ -184,6 +187,7 @@ class Follower:
         self._others = {os.getpid(), *descendants(os.getpid())}
         """Processes that are not the job's: ours, Prefect's server, a supervisor that waited."""
 
+        # From the end of what earlier attempts have printed.
         self._new_lines = tail(self.log, offset=self.log.stat().st_size if self.log.exists() else 0)
         self._output = OutputLog(folder.name)
         self._last_output = time.monotonic()
@@ -207,6 +211,7 @@ class Follower:
 
     def check_stall(self, timeout: float, *, queued: bool) -> None:
         """Raise if a job that is no longer queued has printed nothing for `timeout` seconds."""
+        # A job in a queue prints nothing; its silence begins when it runs.
         if queued:
             self._last_output = time.monotonic()
         if time.monotonic() - self._last_output > timeout:
@@ -249,6 +254,7 @@ def tail(path: Path, *, offset: int = 0) -> Iterator[list[str]]:
             file.seek(offset)
             new = file.read()
         offset += len(new)
+        # The last piece has no line end yet and waits for the next step.
         *complete, rest = (rest + new).replace(b"\r", b"\n").split(b"\n")
         yield [line.decode("utf-8", "replace") for line in complete if line.strip()]
 

@@ -163,6 +163,7 @@ def holder_of(folder: Path) -> Holder | None:
     except OSError:
         return None
     try:
+        # If we can take it, nobody holds it; closing the file gives it back.
         return None if _taken(handle, shared=True) else _read_holder(handle)
     finally:
         os.close(handle)
@@ -181,6 +182,7 @@ def _lock(folder: Path, handles: ExitStack, *, shared: bool = False) -> int:
     began = time.monotonic()
     while not (_taken(of_folder, shared=shared, optional=True) and _taken(of_file, shared=shared)):
         waited = time.monotonic() - began
+        # Whoever holds a run inside is in the way of an exclusive lock.
         inside = (holder_of(file.parent) for file in folder.glob(f"*/{LOCK_NAME}"))
         holder = _read_holder(of_file) or next(filter(None, inside), None)
         if waited > (LOOKING_SECONDS if holder else NAMING_SECONDS):

@@ -97,6 +97,7 @@ class Plan:
         for stage in executed:
             for content in stage.contents():
                 self._digests.of(content)
+        # In order: a stage is ready once those before it have been found.
         for name, stage in self.stages.items():
             if self.is_ready(stage):
                 self._found[name] = found = look_up(self.table(stage))
@@ -186,6 +187,7 @@ class Plan:
     def _step(self, stage: Stage) -> PlannedStage:
         name, found = stage.name, self._found.get(stage.name)
         where = {"device": self.machine.device(name), "precision": self.run.precision(name)}
+        # Stages without an encoder compute on processors.
         if not where["precision"]:
             where["device"] = "cpu"
         if found is None:

@@ -99,6 +99,7 @@ def chain(run: RunConfig) -> tuple[Stage, ...]:
 def up_to(stages: Sequence[Stage], wanted: Sequence[str]) -> tuple[Stage, ...]:
     """The `wanted` stages and those they depend on, in order."""
     needed = set(wanted)
+    # Backwards, so that one pass finds dependencies of dependencies.
     for stage in reversed(stages):
         if stage.name in needed:
             needed.update(stage.inputs.values())
@@ -129,6 +130,7 @@ def stage_table(
         inputs[role] = InputRef(digest=digest, path=located(directory))
     for role, data in stage.external.items():
         inputs[role] = InputRef(digest=digests.of_input(data))
+    # The folder's name is the key, which needs all the rest.
     table = _table(stage, inputs=inputs, machine=machine)
     return table.model_copy(update={"output": store.directory(stage.name, table.key)})
 
@@ -236,6 +238,7 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
     }
     second = {"finetune.second_encoder": run.finetune.second_encoder}
     external["second_encoder"] = ExternalInput(models=second)
+    # The last stage above, if any, has made the labelled data: labels or pairs.
     finetune = Stage(
         FinetuneStage(finetune=run.finetune),  # drops the fields that only the run has
         inputs={**encoder, **({"labels": stages[-1].name} if stages else {})},

@@ -42,6 +42,7 @@ def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> 
     found = []
     for values in itertools.product(*(values for _, values in places)):
         settings = {place: value for (place, _), value in zip(places, values, strict=True)}
+        # The last part of a key says enough in a title.
         short = [f"{place.rpartition('.')[2]}={value}" for place, value in settings.items()]
         found.append(
             Variant(
@@ -106,5 +107,6 @@ def _sweep(text: str) -> tuple[str, list[JsonValue]]:
 def _varied(run: RunConfig, marks: Sequence[str], settings: Settings) -> RunConfig:
     if not marks:
         return run
+    # A run's name has letters, digits, dashes and underscores only.
     name = "-".join([run.name, *(re.sub(r"[^A-Za-z0-9_]+", "-", mark) for mark in marks)])
     return changed(run, name, settings, source=f"variant {', '.join(marks)}")

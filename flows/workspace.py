@@ -68,6 +68,7 @@ class Workspace:
         if filesystem.is_local(self.root):
             return Path(filesystem.local_path(self.root))
         base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        # A folder of its own for each workspace on a store, by the digest of its URL.
         return Path(base) / "cloze" / digest_of(self.root)[:12]
 
     def run_folder(self, run: str) -> str:
@@ -89,6 +90,7 @@ def writable_workspace(root: str) -> Workspace:
     made = workspace(root)
     try:
         made.local.mkdir(parents=True, exist_ok=True)
+        # Permissions say little about network disks, so try it.
         probe = filesystem.join(made.root, f".writable-{os.getpid()}")
         filesystem.write_bytes(probe, b"")
         filesystem.remove(probe)
@@ -166,6 +168,7 @@ def record_path(workspace: Workspace, run: str) -> str:
 
 def write_record(record: RunRecord, workspace: Workspace) -> None:
     """Write the record to its place in the workspace."""
+    # Paths in the workspace are stored relative to it, so that it can be moved.
     table = _replaced(record.model_dump(mode="json"), workspace.root, PLACEHOLDER)
     content = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
     filesystem.write_bytes(record_path(workspace, record.name), content.encode())
@@ -256,6 +259,7 @@ def run_artifact(workspace: Workspace, run: str, *, stage: str) -> Artifact:
     entry = record.stages[stage]
     directory = workspace.store.directory(stage, entry.key)
     artifact = open_artifact(directory)
+    # Made again since: the record describes other content.
     if artifact.digest != entry.digest:
         raise IntegrityError(
             f"{directory}: digest {artifact.digest[:12]}, but {RECORD_NAME} of run {run} has "

@@ -96,6 +96,7 @@ class KubernetesLauncher:
                 f"{job.name}: {job} is not below {mount} (kubernetes.mount), so its pod could not "
                 f"see it; choose a workspace below {mount}, and copy artifacts there from buckets"
             )
+        # An earlier flow's Job: wait for it if it is the same, replace any other.
         found = KubernetesJob.read(job)
         if found and self._query(found) is not None:
             if found.identity == identity(argv) and not (job / "exit").exists():
@@ -109,6 +110,7 @@ class KubernetesLauncher:
 
     def poll(self, job: Path) -> int | None:
         """The exit code; None while the Job exists and has not failed."""
+        # The exit code on the shared disk is what counts; the cluster is asked while there is none.
         if (job / "exit").exists():
             return int((job / "exit").read_text())
         found = KubernetesJob.read(job)
@@ -150,6 +152,7 @@ class KubernetesLauncher:
             "mount": config.mount,
             "claim": config.claim,
         }
+        # JSON within JSON: each value is encoded before it enters the template.
         encoded = {place: json.dumps(value) for place, value in values.items()}
         return dict(json.loads(Template(packaged(MANIFEST)).substitute(encoded)))
 

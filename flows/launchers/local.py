@@ -135,6 +135,7 @@ class LocalLauncher:
         if code is None and ended is None:
             return None
         del self._running[job]
+        # A supervisor whose program has succeeded waits for the next one; any other is done.
         if code == 0 and ended is None and self._idle is None:
             self._idle = supervisor
         else:

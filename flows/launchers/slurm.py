@@ -89,6 +89,8 @@ class SlurmLauncher:
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Submit `argv`, unless the same job is in the queue already."""
         found = SlurmJob.read(job)
+        # An earlier flow's job that is still queued or running: wait for it if it is the same,
+        # replace any other.
         if found and self._query(found) != "":
             if found.identity == identity(argv) and not (job / "cancelled").exists():
                 return
@@ -107,6 +109,7 @@ class SlurmLauncher:
             f"--signal=B:TERM@{round(self.grace) + 60}",
         )
         answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
+        # The answer is ID or ID;CLUSTER.
         slurm_id = answer.strip().partition(";")[0]
         SlurmJob(slurm_id=slurm_id, identity=identity(argv)).write(job)
         self._state, self._gone_since = "", 0.0
@@ -120,8 +123,10 @@ class SlurmLauncher:
             return LOST
         if time.monotonic() - self._queried_at >= QUERY_SECONDS:
             self._state, self._queried_at = self._query(found), time.monotonic()
+            # No longer in the queue: cancelled, or ended, and its exit code on its way.
             if self._state == "":
                 self._state = _squeue(found, "--states=CANCELLED") or ""
+            # Since when it has been gone; a job that is requeued is back.
             self._gone_since = self._gone_since or self._queried_at if self._state == "" else 0.0
         if self._state == "CANCELLED":
             return CANCELLED
@@ -158,6 +163,7 @@ class SlurmLauncher:
     def _query(self, job: SlurmJob) -> str:
         """The job's state as reported by the scheduler; empty if it has ended."""
         state = _squeue(job)
+        # A scheduler that does not answer says nothing about the job.
         return (self._state or "UNKNOWN") if state is None else state
 
 

@@ -55,6 +55,7 @@ def main(words: Sequence[str]) -> int:
             with open(job / "log", "ab") as log:
                 child = begin(argv, log, preloaded)
             code = supervisor.watch(child)
+            # Under another name first, so that whoever sees the file sees all of it.
             written = job / ".exit"
             try:
                 written.write_text(f"{code}\n")
@@ -104,7 +105,10 @@ def begin(argv: Sequence[str], log: IO[bytes], preloaded: Collection[str]) -> Ch
         return start(argv, output=log, own_session=True)
     if child := fork(death=signal.SIGTERM):
         return child
+    # From here on in the fork: become what a started program would be.
     os.setsid()
+    # `fork` has left SIGINT with its default effect; in Python's programs it raises
+    # KeyboardInterrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
