@@ -65,6 +65,7 @@ def create_app() -> FastAPI:
         app.router.routes.insert(0, APIRoute("/reports/{run}", report))
     if os.environ.get(database.TO_KEEP):
         app.router.lifespan_context = _keeping_the_database(app.router.lifespan_context)
+    # The middleware added last is asked first.
     app.add_middleware(PasswordsInAscii)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     return app
@@ -111,10 +112,12 @@ def report(
 ) -> HTMLResponse:
     """The report of `run`; user and password are the two parts of the secret."""
     known = os.environ["PREFECT_SERVER_API_AUTH_STRING"].encode()
+    # As bytes, since strings that are not ASCII are refused.
     if not secrets.compare_digest(f"{given.username}:{given.password}".encode(), known):
         raise HTTPException(401, "wrong secret", {"WWW-Authenticate": 'Basic realm="Cloze"'})
     space = Workspace(os.environ[SHOWN_WORKSPACE])
     path = filesystem.join(space.run_folder(run), PAGE_NAME)
+    # `run` comes from the request, so it may be `..`.
     if run not in list_runs(space) or not filesystem.exists(path):
         raise HTTPException(404, f"{run}: no report in workspace {space.root}")
     return HTMLResponse(filesystem.read_bytes(path), headers=SANDBOX)

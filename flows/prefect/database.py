@@ -51,6 +51,8 @@ def provide(home: Path) -> bool:
         _set_aside(file, revision, f"was made by another version of Prefect than {version}")
     migrated = _revision(template())
     if migrated and not file.exists():
+        # Copied under another name and then linked, so that the name never stands for a part of the
+        # file and never replaces a database.
         with tempfile.NamedTemporaryFile(dir=home) as copied, suppress(OSError):
             shutil.copyfile(template(), copied.name)
             os.link(copied.name, file)  # unless another run has just done so
@@ -64,6 +66,7 @@ def keep(home: Path, file: Path) -> None:
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             copied = os.path.join(folder, NAME)
             with closing(_opened(home / NAME)) as source, closing(sqlite3.connect(copied)) as copy:
+                # Also copies what is only in the write-ahead log yet.
                 source.backup(copy)
             os.replace(copied, file)
 
@@ -71,6 +74,7 @@ def keep(home: Path, file: Path) -> None:
 def _set_aside(file: Path, suffix: str, why: str) -> None:
     say(f"warning: {file} {why}; kept as {file.name}.{suffix}, and a new one made")
     file.replace(file.with_name(f"{NAME}.{suffix}"))
+    # They belong to the old file; SQLite would apply them to the new one.
     for companion in ("-wal", "-shm"):
         file.with_name(NAME + companion).unlink(missing_ok=True)
 
@@ -84,6 +88,7 @@ def _is_known(revision: str) -> bool:
         for folder in folders
         for path in Path(folder).glob("server/database/_migrations/versions/sqlite/*.py")
     ]
+    # Without any files to compare with, the database is taken as it is.
     return not names or any(f"_{revision}_" in name for name in names)
 
 
@@ -100,6 +105,7 @@ def _damaged(file: Path) -> bool:
         with closing(_opened(file)) as database:
             database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
+        # One that is locked, for example, is not damaged.
         return getattr(error, "sqlite_errorcode", None) in DAMAGED
     return False
 
@@ -111,6 +117,7 @@ def _revision(file: Path) -> str:
     try:
         with closing(_opened(file)) as database:
             (sound,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            # Without a row this is a TypeError.
             (revision,) = database.execute("SELECT version_num FROM alembic_version").fetchone()
     except (sqlite3.Error, TypeError):
         return ""

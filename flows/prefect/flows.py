@@ -179,6 +179,7 @@ def tracked(plan: Plan, begun: HeadStart | None = None) -> Record:
     space = plan.space
     summary = read_summary(space, run.name)
     if summary and "report" in record.stages:
+        # Only a server with pages shows reports, and only those of its workspace.
         if os.environ.get(SHOWN_WORKSPACE) == space.root:
             page = os.environ["PREFECT_API_URL"].removesuffix("/api")
             create_link_artifact(
@@ -210,6 +211,7 @@ def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> b
 )
 def ensure_stage(stage: str, executor: Executor, begun: HeadStart | None) -> None:
     """Reuse or make the artifact of one stage, unless it was made before Prefect was ready."""
+    # Prefect's handlers alone: the terminal and the run's log have had these events already.
     prefects = [one for one in RUN.handlers if isinstance(one, (APILogHandler, ProgressBars))]
     if not (begun and begun.replay(stage, prefects)):
         executor.ensure(stage)
@@ -221,6 +223,7 @@ def reporting_to(server: str) -> Iterator[None]:
 
     Raises `ServerLost` if the server stops answering.
     """
+    # Prefect reads the environment only once, when it is imported.
     secret = os.environ.get("PREFECT_API_AUTH_STRING")
     with temporary_settings(updates={PREFECT_API_URL: server, PREFECT_API_AUTH_STRING: secret}):
         try:

@@ -48,6 +48,7 @@ class HeadStart(logging.Handler):
                 except StageFailed as error:
                     self._failures[stage] = error
                     return
+                # A stage that has reported nothing has finished, too.
                 self._events.setdefault(stage, [])
         finally:
             remove_handler(self)

@@ -128,9 +128,11 @@ def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterat
         yield Server(os.environ["PREFECT_API_URL"])
         return
     home = workspace.local / "prefect"
+    # Servers of a workspace share its database, but each has its own job folder.
     job = home / (f"server-{port}" if port else f"run-{run}")
     reserved = _reserve(port)
     free = int(reserved.getsockname()[1])
+    # a browser may use either name
     pages = f"http://127.0.0.1:{port},http://localhost:{port}"
     secret = kept_secret(secret_file(workspace))
     ours = {
@@ -149,6 +151,7 @@ def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterat
     if not (home / database.NAME).exists():
         _require_room(home)
     migrated = database.provide(home)
+    # No template yet: this server makes it.
     if not (home / database.NAME).exists():
         environment[database.TO_KEEP] = str(database.template())
     launcher = LocalLauncher(grace=STOP_SECONDS, environment=environment)
@@ -162,6 +165,7 @@ def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterat
             yield Server(ours["PREFECT_API_URL"], Start(argv, launcher, job, lease))
         finally:
             launcher.cancel(job)
+            # Otherwise the next run in this process would take this server for one it was given.
             for name in ours:
                 del os.environ[name]
 
@@ -181,6 +185,7 @@ class Start:
     def check(self) -> None:
         """Start the server again if it was killed; raises if it cannot be started."""
         code = self.launcher.poll(self.job)
+        # A negative code is a signal's number.
         if code is not None and code < 0:
             if self.number == STARTS:
                 raise ClozeError(f"the Prefect server was killed {STARTS} times while it started")
@@ -212,6 +217,7 @@ class Server:
             urllib.request.urlopen(f"{self.url}/health", timeout=5.0) as answer,
         ):
             if answer.status == 200:
+                # It has migrated the database, so others may start.
                 start.lease.close()
                 self._start = None
                 return True
@@ -233,6 +239,7 @@ def kept_secret(file: Path) -> str:
     """The secret in `file`, created if needed, or replaced if other users could read it."""
     with suppress(OSError):
         facts = file.lstat()
+        # A link has another mode, so it is replaced as well.
         if stat.S_IMODE(facts.st_mode) == PRIVATE and facts.st_uid == os.geteuid():
             return file.read_text().strip()
     secret = f"cloze:{secrets.token_urlsafe(24)}"
@@ -248,6 +255,7 @@ def _require_answer(url: str) -> None:
     try:
         urllib.request.urlopen(f"{url}/health", timeout=ANSWER_SECONDS).close()
     except HTTPError:
+        # Any answer shows a server, even 401.
         return
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)

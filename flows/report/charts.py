@@ -31,9 +31,12 @@ COLOURS = {name: f"#00{number:02x}fe" for number, name in enumerate(VARIABLES)}
 """Placeholders for the variables of report.css; `ours` is the accent, `faint` a strong grey."""
 
 STYLE: dict[RcKeyType, object] = {
+    # text and not outlines, for the page's fonts
     "svg.fonttype": "none",
+    # ids are hashes, and would differ each time
     "svg.hashsalt": "cloze",
     "font.size": 12,
+    # a dollar sign in a name begins no formula
     "text.parse_math": False,
     "text.color": COLOURS["ink"],
     "axes.edgecolor": COLOURS["other"],
@@ -141,6 +144,7 @@ def drawing(
     left, right, top, bottom = margins
     drawn: list[Markup] = []
     with rc_context(STYLE):
+        # At 72 dpi, a point is a pixel.
         figure = Figure(figsize=(width / 72, height / 72), dpi=72, frameon=False)
         inner = (width - left - right) / width, (height - top - bottom) / height
         axes = figure.add_axes((left / width, bottom / height, *inner))
@@ -155,6 +159,7 @@ def drawing(
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r" font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"", "", body)
+    # Ids that nothing refers to, and that all charts of a page would share.
     body = re.sub(r' id="(?:figure|axes|patch|line2d|text|xtick|ytick|matplotlib)[^"]*"', "", body)
     body = body.replace("xlink:href", "href").replace("\n", "")
     for name, placeholder in COLOURS.items():
@@ -194,6 +199,7 @@ def bars(
     with drawing(width, pitch * len(rows), label, margins=margins) as (axes, drawn):
         axes.axis("off")
         axes.set_xlim(0, longest or max(row.value for row in rows) or 1)
+        # The first row is at the top.
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.axvline(0, color=COLOURS["other"], linewidth=1)
         for place, row in enumerate(rows):
@@ -239,6 +245,7 @@ def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Mark
             x, y, name = chart.mark
             axes.plot(x, y, "o", markersize=7, mfc="none", mec=COLOURS["ours"], mew=2)
             _note(axes, name, (x, y), (8, 10), **SMALL)
+        # Labels stand at the ends of their lines, in pixels, moved apart where they would overlap.
         ends = [(line.places[-1][1], line.label, line.colour) for line in chart.lines if line.label]
         ends += [(level, name, "faint") for level, name in chart.references if name]
         wanted = [float(axes.transData.transform((0, level))[1]) for level, _, _ in ends]
@@ -257,6 +264,7 @@ def _lines(axes: Axes, chart: LineChart) -> None:
     top = max(every) if chart.y_top is None else min(max(every), chart.y_top)
     bottom = min(every) if chart.y_bottom is None else chart.y_bottom
     xs = [x for line in chart.lines for x, _ in line.places]
+    # Equal limits would make matplotlib choose others.
     axes.set_xlim(min(xs), max(*xs, min(xs) + 1e-9))
     axes.set_ylim(bottom, max(top, bottom + 1e-9))
     for level in levels:
@@ -276,6 +284,7 @@ def falling_part(places: Places, top: float) -> list[tuple[float, float]]:
     visible = [place for place in places[first:] if place[1] <= top]
     if first == 0:
         return visible
+    # Where the line from the last point above crosses `top`.
     (x0, y0), (x1, y1) = places[first - 1], places[first]
     return [(x0 + (y0 - top) / (y0 - y1) * (x1 - x0), top), *visible]
 
@@ -284,6 +293,8 @@ def apart(wanted: Sequence[float], *, gap: float, low: float, high: float) -> li
     """Positions near the wanted ones in the same order, `gap` apart and within [low, high]."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     places = [0.0] * len(wanted)
+    # Upwards, each at least `gap` above the one before; then downwards, as far as they have passed
+    # `high`.
     for index in order:
         places[index] = max(wanted[index], low)
         low = places[index] + gap
@@ -401,6 +412,7 @@ def seed_dots(
             mean, error = 100 * row.scores.mean, 100 * row.scores.standard_error
             axes.plot([mean] * 2, [place - 0.28, place + 0.36], color=colour, linewidth=2)
             axes.plot([mean - error, mean + error], [place + 0.28] * 2, color=colour, linewidth=2.5)
+            # A single value is its own mean, which the stroke shows already.
             values = row.scores.values if len(row.scores.values) > 1 else ()
             for value, offset in zip(values, cycle(SCATTER), strict=False):
                 y = place + offset / pitch

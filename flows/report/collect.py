@@ -181,6 +181,7 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
                 tokens=splits[name]["tokens"],
                 bytes=splits[name]["text_bytes"],
             )
+            # train, held-out documents, then the named splits
             for name in sorted(splits, key=lambda name: (name != TRAIN, name != HELDOUT, name))
         ),
         unigram_entropy=entropy(np.array(counts)) if any(counts) else None,
@@ -205,6 +206,7 @@ def powers_of_two(counts: Sequence[int]) -> Histogram | None:
 def rank_frequency(counts: Sequence[int]) -> list[tuple[int, int]]:
     """(rank, count) at ranks evenly spaced in log rank."""
     ranked = sorted((count for count in counts if count), reverse=True)
+    # n^(k / RANKS) for k = 0, …, RANKS; small ranks that round to the same number count once.
     steps = {round(len(ranked) ** (step / RANKS)) for step in range(RANKS + 1)} if ranked else set()
     return [(rank, ranked[rank - 1]) for rank in sorted(steps)]
 
@@ -226,6 +228,7 @@ def collect_examples(manifest: Manifest) -> tuple[ExampleSet, ...]:
             if entry.statistics.get("split") == TRAIN
             and entry.statistics.get("max_seq_length") == length
         ]
+        # `not_asked` counts the examples without a next-sentence label.
         has_pairs = facts["rows"] > facts["not_asked"]
         found.append(
             ExampleSet(
@@ -254,6 +257,8 @@ def training_clock(rows: Sequence[Mapping[str, float]]) -> Callable[[int], dict[
     `rows` are the lines of `metrics.jsonl`: means over the steps since the previous line.
     """
     steps = [0, *(int(row["step"]) for row in rows)]
+    # A window's steps times its mean step is its time, and that times its rate its tokens. Within a
+    # window, both are interpolated.
     windows = [after - before for before, after in pairwise(steps)]
     seconds = [count * row["step_seconds"] for count, row in zip(windows, rows, strict=True)]
     tokens = [time * row["tokens_per_s"] for time, row in zip(seconds, rows, strict=True)]
@@ -262,6 +267,7 @@ def training_clock(rows: Sequence[Mapping[str, float]]) -> Callable[[int], dict[
     def at(step: int) -> dict[str, float]:
         if not rows:
             return {}
+        # The window that the step is in; the last one for steps after it.
         row = rows[min(bisect_left(steps, step, lo=1), len(rows)) - 1]
         elapsed, seen = (float(np.interp(step, steps, total)) for total in totals)
         return {
@@ -290,6 +296,7 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
     measured: dict[int, dict[str, object]] = {}  # fields of `TrainingPoint` by step
     for start in range(0, len(losses), size):
         window = losses[start : start + size]
+        # A window's mean is drawn at its last step.
         fields = measured.setdefault(window[-1]["step"], {})
         fields["train_mlm_loss"] = sum(row["masked_lm_loss"] for row in window) / len(window)
         if has_pairs:
@@ -325,6 +332,7 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
 
 def length_at(step: int, *, phases: Sequence[tuple[int, float]], steps: int) -> int:
     """The sequence length of step `step`, counted from 1."""
+    # Rounded as in training, so that the change of length is at the same step.
     ends = [round(end * steps) for end in accumulate(share for _, share in phases)]
     return phases[min(bisect_left(ends, step), len(phases) - 1)][0]
 
@@ -384,6 +392,7 @@ def trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[
 def collect_step(manifest: Manifest, record: RunRecord | None) -> StageFacts:
     """One artifact, with its time and memory if the record has them."""
     made = record.stages.get(manifest.stage) if record else None
+    # A record of another artifact of this stage says nothing about this one.
     made = made if made and made.key == manifest.key else None
     rows = [entry.rows for entry in manifest.files if entry.rows is not None]
     argv = list(made.argv) if made else []
@@ -418,6 +427,7 @@ def changed_settings(
         tables = run.model_dump(mode="json", exclude_defaults=True)
     else:
         parts = {key: value for one in manifests.values() for key, value in one.config.items()}
+        # Stages also have fields that are not the run's.
         known = {key: value for key, value in parts.items() if key in RunConfig.model_fields}
         tables = {
             **known,

@@ -48,6 +48,7 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
             found[f"{model.split} nsp_accuracy"] = model.next_sentence_accuracy
     for task in summary.tasks:
         for system in (system for system in task.systems if system.role in roles):
+            # On test if it has labels, else on dev.
             scores = (system.test or system.dev).get(task.metric)
             if scores is not None:
                 name = f"{task.name} {system.name} {task.metric}"

@@ -107,6 +107,7 @@ def fill(template: str, *, package: str = "cloze.flows.report", **values: object
         {form.__name__: form for form in formats},
         one_digit=lambda value: signed(value, digits=1),
         two_digits=lambda value: signed(value, digits=2),
+        # the text before and after the mask
         around_gap=lambda sentence: sentence.partition(MASK)[::2],
         capitalize_first=lambda words_: words_[:1].upper() + words_[1:],
     )

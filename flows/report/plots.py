@@ -248,6 +248,7 @@ def _shares(rows: list[Bar], *, label: str) -> Markup:
 def crossing(places: Sequence[Place], level: float) -> Place | None:
     """The point where the curve falls below `level` for good; None if it never does."""
     last_above = max((i for i, (_, loss) in enumerate(places) if loss >= level), default=-1)
+    # Always below, or still above at the end.
     if last_above in (-1, len(places) - 1):
         return None
     (x0, y0), (x1, y1) = places[last_above], places[last_above + 1]
@@ -260,6 +261,7 @@ def plateau(places: Sequence[Place], entropy: float) -> tuple[float, float] | No
     end = crossing(places, entropy - PLATEAU_BELOW)
     if start is None:
         return None
+    # A run may end on the plateau.
     last = end[0] if end else places[-1][0]
     length = places[-1][0] - places[0][0]
     return (start[0], last) if last - start[0] > SHORTEST_PLATEAU * length else None
@@ -306,6 +308,7 @@ def course(summary: Summary, training: Pretraining) -> Course:
     """The course on the headline split if it was evaluated during training, else on another."""
     unit, places = "steps", [float(point.step) for point in training.curve]
     seconds = [point.seconds for point in training.curve if point.seconds is not None]
+    # Places are times only if all points have one.
     if len(seconds) == len(places):
         unit, length = next((name, n) for least, name, n in UNITS if max(seconds) >= least)
         places = [spent / length for spent in seconds]

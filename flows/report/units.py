@@ -93,6 +93,7 @@ def _scaled(value: float, units: Mapping[str, float]) -> str:
 
 def duration(seconds: float) -> str:
     """581 → `9 min 41 s`."""
+    # From 9.95 on, one decimal would show 10.0.
     if seconds < 9.95:
         return f"{seconds:.1f}{THIN}s"
     minutes, rest = divmod(round(seconds), 60)

@@ -85,6 +85,7 @@ def task_name(name: str) -> str:
 def shape(encoder: EncoderFacts) -> str:
     """The encoder's architecture on one line."""
     size_ = f"{encoder.layers} layers × {encoder.hidden_size}, {encoder.heads} heads"
+    # Presets of other families have the family in their name.
     name = encoder.preset if "BERT" in encoder.preset else f"BERT-{encoder.preset}"
     known = f"{name}: " if encoder.preset else ""
     counted = f", {short(encoder.parameters)} parameters" if encoder.parameters else ""
@@ -107,6 +108,7 @@ def verdict(task: TaskScore) -> Comparison | None:
     """The comparison with random initialisation, else with the strongest baseline, if any."""
     by_name = {comparison.against: comparison for comparison in task.comparisons}
     against_random = by_name.get("random")
+    # The strongest baseline leaves the smallest difference.
     return against_random or min(by_name.values(), key=lambda c: c.difference, default=None)
 
 
