@@ -73,6 +73,7 @@ def _csv(rows: Rows) -> str:
 
 def _markdown(rows: Rows) -> str:
     lines = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    # All columns but the first hold numbers, so they are aligned on the right.
     rule = ["---", *("---:" for _ in rows[0][1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
 

@@ -214,12 +214,15 @@ def exit_code(arguments: list[str]) -> int:
     def terminate(signum: int, frame: FrameType | None) -> NoReturn:
         raise Terminated
 
+    # As an exception, so that everything that is open is cleaned up.
     signal.signal(signal.SIGTERM, terminate)
     try:
         os.getcwd()
     except FileNotFoundError:
         say("error: the working directory has been deleted; cd to another one")
         return 1
+    # Python passes bytes that it cannot decode as lone surrogates, which fail later, when they are
+    # written.
     if odd := next(filter(UNDECODABLE.search, [os.getcwd(), *arguments]), ""):
         say(
             f"error: {ascii(odd)[1:-1]}: not valid {sys.getfilesystemencoding()}, the encoding of "
@@ -244,6 +247,7 @@ def exit_code(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         message, code = "interrupted; run the same command to resume", 130
     except BaseException as error:
+        # A panic in Rust is no `Exception`.
         if not isinstance(error, OSError | MemoryError) and not is_panic(error):
             raise
         message, code = explained(error), 1

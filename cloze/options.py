@@ -57,6 +57,7 @@ class Place:
 
     def machine(self) -> MachineConfig:
         """The machine's configuration."""
+        # What comes later wins: the machine file, --workspace, --set.
         table, settings = read_toml(self.on) if self.on else {}, self._settings()
         if self.workspace:
             table["workspace"] = self.workspace
@@ -96,6 +97,7 @@ class Target(Place):
             )
         machine = self.machine()
         space, named = workspace(machine.workspace), flat(run.model_dump(mode="json"))
+        # Names of runs become directories here, so nothing later depends on what a name refers to.
         for place in MODEL_FIELDS:
             if name := named.get(place):
                 run = with_value(run, place, model_directory(str(name), space))
@@ -110,6 +112,7 @@ class Target(Place):
 
 
 def _is_of_the_machine(assignment: str) -> bool:
+    # The tables of a run and of a machine have different names.
     return re.split(r"[.=]", assignment)[0] in MachineConfig.model_fields
 
 
@@ -166,6 +169,7 @@ def vectors_directory(name: str, workspace: Workspace) -> str:
 
 def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:
     """The directory of a model: the output of a run's `stage`, or the directory `name` itself."""
+    # A run comes before a folder of the same name.
     if name in list_runs(workspace):
         given = flat(read_record(workspace, name).config).get("finetune.encoder")
         if stage == "pretrain" and given:  # a run without a corpus, which started from this encoder

@@ -33,12 +33,19 @@ SECTION = re.compile(
 PROSE_SHARE = 0.72
 """A paragraph with a smaller share of letters and spaces is taken for code or a table."""
 
+# a directive, `.. note:: text`
 _DIRECTIVE = re.compile(r"\.\. ([\w-]+(?::[\w-]+)?)::\s*(.*)")
+# an underline, of one sign
 _RULE = re.compile(r"([-=~^\"'`#*+._])\1{2,}$")
+# the border or a row of a table: `=== ===`, `+---+---+`, `| a | b |`, `--- | ---`
 _TABLE = re.compile(r"(=+|-+)( +(=+|-+))+$|\+[-=+]{3,}$|\|.*\|$|[-|: ]*-{3,}\s*\|[-|: ]*$")
+# an item of a list of names, `axis (int): text`
 _ITEM = re.compile(r"\*{0,2}[\w.`]+(?:, \*{0,2}[\w.`]+)*(?: ?\([^)]*\))? ?:(?: |$)")
+# the header of a parameter, `axis : int`
 _HEADER = re.compile(r"[\w*`.]+(?:, [\w*`.]+)* : ")
+# `- text`, `1. text`, or a field, `:returns: text`
 _BULLET = re.compile(r"(?:[-*+•]|\(?\w{1,2}[.)]|#\.) +(?=\S)|:\w[^:`]*:(?!`) ?")
+# `:param int axis: text`, of which group 2 is `int axis`
 _FIELD = re.compile(r":(\w+)(?: +([^:]*))?: *")
 _NOT_A_LETTER = re.compile(r"[^A-Za-z ]")
 
@@ -54,14 +61,15 @@ _CONTINUATION = re.compile(r"\s*\.\.\. ?(.*)")
 CODE_BEGIN, CODE_END = "\ue000", "\ue001"
 """Delimiters of inline code: private-use characters of Unicode that occur in no text."""
 
-_EPYTEXT = re.compile(r"\b[A-Z]\{([^{}]*)\}")
-_SUBSTITUTION = re.compile(r"\|([\w. ]+)\|_{0,2}")
-_ROLE = re.compile(r":[\w:+.-]+:(?=`)")
-_QUOTED = re.compile(r"``(.+?)``|`([^`]+)`_{0,2}")
-_TARGET = re.compile(r"\s*<[^<>]*>$")
+_EPYTEXT = re.compile(r"\b[A-Z]\{([^{}]*)\}")  # `C{code}`
+_SUBSTITUTION = re.compile(r"\|([\w. ]+)\|_{0,2}")  # `|name|`
+_ROLE = re.compile(r":[\w:+.-]+:(?=`)")  # :func: before a backquote
+_QUOTED = re.compile(r"``(.+?)``|`([^`]+)`_{0,2}")  # also with the underscore of a link
+_TARGET = re.compile(r"\s*<[^<>]*>$")  # ` <target>` at the end of a link
 _STRONG = re.compile(r"\*\*([^*\s](?:[^*]*[^*\s])?)\*\*")
+# `*word*`, but neither `*args` nor `a * b`
 _EMPHASIS = re.compile(r"(?<![\w*)\]])\*([^*\s](?:[^*]*[^*\s])?)\*(?![\w*(\[])")
-_CITATION = re.compile(r" ?\[[\w#*-]+\]_\b")
+_CITATION = re.compile(r" ?\[[\w#*-]+\]_\b")  # ` [1]_`
 _MATH = re.compile(r"\$+([^$]*)\$+")
 _SPACE = re.compile(r"\s+")
 
@@ -84,6 +92,7 @@ def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = Fals
             found += part if examples else []
             continue
         lines: Iterable[str] = part
+        # A single line has no layout.
         if len(part) > 1:
             lines = _joined(list(_without_underlines(list(_without_code(part)))))
         for line in lines:
@@ -94,6 +103,7 @@ def paragraphs(docstring: str, *, mark_code: bool = False, examples: bool = Fals
             is_prose = " " in text and others <= (1 - PROSE_SHARE) * len(text)
             if is_prose or _is_heading(text):
                 found.append(text)
+    # A heading without text below it is dropped.
     return [
         text
         for text, following in itertools.zip_longest(found, found[1:], fillvalue="")
@@ -111,14 +121,17 @@ def _without_code(lines: list[str]) -> Iterator[str]:
             while place < len(lines) and lines[place].strip():
                 place += 1
         elif text.startswith(("```", "~~~")) and not _RULE.match(text.rstrip("`") or "~"):
+            # A fence; a line of tildes alone is an underline. To the closing fence, or to the end.
             rest = range(place + 1, len(lines))
             place = 1 + next((i for i in rest if lines[i].strip().startswith(text[:3])), rest.stop)
         elif text.startswith(".. ") or text == "..":
+            # ends the paragraph before
             yield ""
             directive = _DIRECTIVE.match(text)
             kept = directive is not None and PROSE_DIRECTIVE.fullmatch(directive[1])
             place = place + 1 if kept else _end_of_block(lines, place)
         elif text.endswith("::"):
+            # `text::` announces a literal block; one of the colons stays.
             yield line.rstrip()[:-1]
             place = _end_of_block(lines, place)
         else:
@@ -149,10 +162,12 @@ def _without_underlines(lines: list[str]) -> Iterator[str]:
             if not DROPPED_SECTION.fullmatch(name):
                 place += 1
             elif underlined:
+                # Up to the heading above the next underline.
                 rest = range(place + 2, len(lines))
                 rules = (line for line in rest if _RULE.match(lines[line].strip()))
                 place = next((line - 1 for line in rules), len(lines))
             else:
+                # Without an underline, the section is what is indented.
                 place = _end_of_block(lines, place)
         else:
             yield lines[place]
@@ -173,7 +188,9 @@ def _joined(lines: list[str]) -> Iterator[str]:
             not text
             or indent < previous
             or _BULLET.match(text)
+            # the next item of a list of names
             or (_ITEM.match(text) and indent == first and _ITEM.match(current[0]))
+            # an indented block that does not continue a bullet or an item
             or (indent > previous and (not hangs or current[-1].endswith(":")))
         ):
             yield " ".join(current)
@@ -181,6 +198,7 @@ def _joined(lines: list[str]) -> Iterator[str]:
         if text:
             if not current:
                 first = indent
+                # The description below `axis : int` is a paragraph of its own.
                 hangs = bool(_BULLET.match(text) or _ITEM.match(text)) and not _HEADER.match(text)
             current.append(text)
             previous = indent
@@ -233,8 +251,10 @@ def without_markup(paragraph: str, *, mark_code: bool = False) -> str:
 
     def unquoted(quoted: re.Match[str]) -> str:
         code = quoted[1] or quoted[2]
+        # `text <target>`: the text, or the target where there is none
         if quoted[2] and code.endswith(">"):
             code = _TARGET.sub("", code) or code.strip("<> ")
+        # `~package.name` is shown as `name`.
         code = code.rpartition(".")[2] if code.startswith("~") else code
         return f"{CODE_BEGIN}{code}{CODE_END}" if mark_code else code
 

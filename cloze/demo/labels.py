@@ -67,6 +67,7 @@ def make_labels(table: StageTable, options: list[str]) -> Artifact:
     couples = choose(
         splits,
         lambda name, module: pairs(module.docstrings, seed=seed),
+        # An item is a positive and a negative pair, so two examples.
         counts=_counts(labels.pair_train_examples // 2, labels.evaluation_examples // 2),
         address=(seed, "pairs"),
         examples=iter,

@@ -259,6 +259,7 @@ def _body_docstrings(
                 documented: Kind = "class" if is_class else "function"
                 yield Docstring(name, documented, text, parameter_names(statement))
             if is_class:
+                # without its own docstring
                 inside = statement.body[bool(text) :]
                 yield from _body_docstrings(inside, prefix=f"{name}.", kind="class")
         elif isinstance(statement, ast.Expr):
@@ -273,6 +274,7 @@ def _expression_docstrings(expression: ast.Expr, *, prefix: str) -> Iterator[Doc
     called = getattr(expression.value, "func", None)  # `add_docstr` or `numpy.add_docstr`
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     if name in DOCUMENTING_CALLS:
+        # Of the strings in the call, the docstring is the longest; others are names.
         texts = [
             node.value for node in ast.walk(expression.value) if isinstance(node, ast.Constant)
         ]

@@ -44,9 +44,11 @@ SENTENCE_WORDS = range(6, 41)
 MIN_WORD_SHARE = 0.7
 """Minimum share of words among the tokens of a sentence."""
 
+# the mark of code, a name with dots, a number, or any other sign
 _TOKEN = re.compile(
     rf"[{CODE_BEGIN}{CODE_END}]|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|\d+(?:\.\d+)*|[^\w\s]"
 )
+# the header of a parameter: `axis : `, and with its type, `axis (int): `
 _HEADER = re.compile(r"[\w*.]+(?:, [\w*.]+)* : ")
 _LABEL = re.compile(r"[\w*.]+(?:, [\w*.]+)*(?: ?\([^)]*\))? ?: ")
 _LETTER = re.compile(r"[A-Za-z]")
@@ -65,8 +67,10 @@ PAIR_TASK: dict[str, str | tuple[str, ...]] = {
 SUMMARY_WORDS = range(4, 31)
 """Length of the summaries to use."""
 
+# the words in a name: HTTP and Server in HTTPServer
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+# endings after at least three letters
 _ENDING = re.compile(r"(?<=...)(ations?|ings?|ions?|ers?|ies|ied|ed|es|ly|al|[sye])$")
 
 
@@ -104,16 +108,21 @@ class Scope:
 
     def tag(self, token: _Token) -> str | None:
         """The tag of a word; None if it is ambiguous or recognisable without context."""
+        # In `Graph.add_edge`, the first part may be a parameter, the last one a symbol.
         first, last = token.text.partition(".")[0], token.text.rpartition(".")[2]
         if last in self.symbols.exceptions:
             return "B-EXC"
         if first in self.parameters:
             is_certain = (token.is_code or _looks_like_a_name(first)) and len(first) > 1
             return "B-PARAM" if is_certain and first == last else None
+        # No English word looks like this, so symbols of all packages count.
         if _looks_like_a_name(last):
             return _tag_of_symbol(last, self.everywhere)
+        # Set as code: only symbols of its own package, whose names may be English words.
         if token.is_code and len(last) > 1:
             return None if last in self.ambiguous else _tag_of_symbol(last, self.symbols)
+        # A plain word that equals a type is ambiguous, except for the capital that begins a
+        # sentence.
         return None if last in self.symbols.types and not token.opens else OUTSIDE
 
 
@@ -135,6 +144,7 @@ def tagged_sentences(docstring: str, scope: Scope) -> Iterator[Sentence]:
     for paragraph in paragraphs(docstring, mark_code=True):
         if _HEADER.match(paragraph):
             continue
+        # Parentheses would give functions away.
         text = _LABEL.sub("", paragraph, count=1).replace("()", "")
         for tokens in _sentences(text):
             words = sum(_LETTER.match(token.text) is not None for token in tokens)
@@ -156,11 +166,14 @@ def _sentences(text: str) -> Iterator[list[_Token]]:
         if found in (CODE_BEGIN, CODE_END):
             is_code, in_string = found == CODE_BEGIN, False
             continue
+        # A string within code is a value, not a name.
         in_string ^= is_code and found in _QUOTES
+        # After the full stop of an abbreviation, the sentence goes on in lower case.
         if opens and current and not found[0].islower():
             yield current
             current = []
         current.append(_Token(found, is_code and not in_string, opens))
+        # A full stop within code ends no sentence.
         opens = found in _STOPS and not is_code
     yield current
 
@@ -173,6 +186,7 @@ def _tag_of_symbol(name: str, symbols: Symbols) -> str:
 
 def _looks_like_a_name(text: str) -> bool:
     """Whether a word looks like an identifier even if it was not set as code."""
+    # `learning_rate` and `addEdge`, but not `NASA`.
     return "_" in text.strip("_") or (text[1:] != text[1:].lower() and text != text.upper())
 
 
@@ -197,6 +211,7 @@ def pairs(docstrings: Sequence[Docstring], *, seed: int) -> Iterator[tuple[Pair,
                 others,
                 key=lambda one: (
                     abs(_common_stems(summary, one) - wanted),
+                    # ties are drawn by a hash
                     int(stream_seed(seed, "pair", summary, one)),
                 ),
             )

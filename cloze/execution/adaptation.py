@@ -76,6 +76,8 @@ def adapt(
             f"--minutes {how.minutes:g} --steps {how.steps}: expected positive numbers"
         )
     name = name or run_name(folder)
+    # The file's first line says which command wrote it, so that repeating this command finds its
+    # own.
     first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
     config = Path(f"{name}.toml")
     if not config.exists():
@@ -96,6 +98,7 @@ def adapt(
         text = continuation(
             found, name, initial, target, beside=how, steps=how.steps, minutes=how.minutes
         )
+        # Checked before it is written.
         parse(RunConfig, tomllib.loads(text), source="the new configuration")
         write_bytes(str(config), f"{first_line}\n{text}".encode())
         say(f"{config}: written; for further changes edit it and use `cloze run {config}`")

@@ -70,6 +70,7 @@ class PlainHandler(logging.Handler):
         stage, state, text = facts(record)
         if state == "waiting":
             return
+        # The run goes on after the line that was held, so it is not the reason for a failure.
         if self._held and state != "failed":
             self._print(self._held)
         self._held = ""

@@ -48,6 +48,7 @@ def plan(
     run, machine = target.read(config)
     if gigabytes and not run.corpus:
         raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; omit the option")
+    # A corpus that is not here cannot be looked at, so its stages cannot be planned.
     found = None if gigabytes else checked_plan(run, machine)
     to_run = found.to_run if found else (*PREPARE, "pretrain")
     data: dict[str, object] = {}

@@ -43,6 +43,7 @@ def checked_plan(
 
 def _check_pretraining(plan: Plan) -> None:
     recipe, training = plan.run.pretrain, plan.machine.training
+    # Other launchers run the program elsewhere, with packages that cannot be seen from here.
     if (training.wandb or training.mlflow) and plan.machine.jobs.launcher == "local":
         from cloze.model.training.telemetry import check_installed
 
@@ -68,6 +69,8 @@ def _check_initial_encoder(plan: Plan) -> None:
     where = f"pretrain.init = {run.pretrain.init}"
     shape, tokenizer = read_shape(located(run.pretrain.init))
     refuse_another_shape(shape, run.encoder, where=where)
+    # The run's tokenizer as far as it is known: from a finished stage or a given file. One that it
+    # would train itself is never the encoder's.
     if made := plan.finished.get("vocabulary"):
         digest = made.manifest.statistics["tokenizer_digest"]
     elif given := plan.given_vocabulary():
@@ -90,6 +93,7 @@ def _check_tasks(run: RunConfig) -> None:
         for task in tasks if positions > 0 else ():
             task.check_positions(positions)
     own = []
+    # Only files of one's own; data sets by name would be downloaded here.
     for task in tasks:
         files = (task.train, task.dev, task.test, *task.more.values())
         if task.train and not any(file.startswith(DATASETS_PREFIX) for file in files):

@@ -69,11 +69,13 @@ def run(
     configuration, machine = target.read(config)
     chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
     runs = [run for variant in chosen for run in variant.runs]
+    # One memory of digests for all plans, so that data are read once.
     space, digests = writable_workspace(machine.workspace), Digests()
     with locked(space.local, run=configuration.name), watching():
         plans = [checked_plan(one, machine, digests=digests) for one in runs]
         if machine.jobs.launcher == "local":
             _announce(plans[0])
+        # Losses on examples with other masks are not comparable.
         if any(masked_otherwise(runs[0], one) for one in runs):
             plans = _judged_alike(plans, digests)
         if without_prefect or not _is_shown(plans):
@@ -218,6 +220,7 @@ def _table(
             cells.append(f"{mean} ± {scores.standard_error:.2g}" if scores and several else mean)
         rows.append([figure, *cells])
     names = [run.name for variant in chosen for run in variant.runs]
+    # The runs of a variant differ only in their seeds, so its first stands for all.
     read = {run: read_summary(space, run) for run in (one.runs[0].name for one in chosen)}
     notes = judged_apart({run: summary for run, summary in read.items() if summary})
     data = [

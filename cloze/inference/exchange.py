@@ -43,6 +43,7 @@ def export_model(
     """
     if (int8 or sample) and not onnx:
         raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
+    # Imported first: a missing extra is reported before anything is written.
     if onnx:
         from cloze.model.inference.export import finish_export
         from cloze.model.inference.onnx import export_onnx, measured  # needs the extra `onnx`
@@ -62,6 +63,7 @@ def export_model(
     if not onnx:
         return Answer({**data, "files": lines}, "\n".join(lines), place.json)
     made = export_onnx(directory, int8=int8)
+    # Until now the folder counts as unfinished, so that repeating the command empties it.
     finish_export(directory)
     found = measured(directory, made, sample=sample)
     paths = [*lines, *map(str, made)]

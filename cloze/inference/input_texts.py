@@ -90,6 +90,7 @@ def _lines_if_file(text: str) -> Iterator[str]:
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:
     """Every line, including blank ones, so that results correspond to lines."""
+    # One byte more than allowed shows a line that is too long without reading all of it.
     lines = iter(partial(file.readline, LONGEST_LINE + 1), b"")
     for number, line in enumerate(lines, start=1):
         if len(line) > LONGEST_LINE:
@@ -98,6 +99,7 @@ def _lines(file: IO[bytes], name: str) -> Iterator[str]:
                 "line: split it into lines or passages"
             )
         try:
+            # A byte-order mark is no text.
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(

@@ -87,11 +87,13 @@ class _Places:
         if reader.unit != "byte":
             yield from ((text, position if reader.unit == "line" else None) for text in passages)
             return
+        # Forwards only: what is behind has left the buffer.
         self._place = max(self._place, position)
         self._move_to(self._place)
         # of formats with several documents per file, the line of the document is known
         known = self._line if reader.splittable and self._place == position else None
         for text in passages:
+            # In JSON the text is escaped, so it would not be found.
             found = None if reader.is_json else self._find(beginning(text))
             yield text, self._line if found else known
             if found:
@@ -102,6 +104,7 @@ class _Places:
         """Move to the next occurrence; the number of bytes from there to its end."""
         for size in WINDOWS:
             self._fill(size)
+            # The window may cut a character in two; surrogates keep the number of bytes.
             text = self._buffer[:size].decode("utf-8", "surrogateescape")
             if found := words.search(text):
                 before, inside = (

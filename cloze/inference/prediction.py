@@ -40,6 +40,7 @@ def fill_mask(
     :param top_k: Number of tokens for each [MASK].
     """
     loaded = load_model(model_directory(model, place.space()))
+    # The same texts for the model and beside its answers; `tee` keeps those in between.
     asked, shown = tee(texts_or_lines(texts))
     found = zip(shown, loaded.fill_masks(asked, top_k=top_k), strict=True)
     filled = found if texts else metered(found, verb="fill-mask", unit="texts")
@@ -91,6 +92,7 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
     table = predictor.read(file)
     for remark in table.remarks:
         say(remark)
+    # All columns of the file if they were kept, else those of the task by their names in the file.
     columns = table.everything or {
         predictor.name_in_file(name): values for name, values in table.columns.items()
     }
@@ -114,6 +116,7 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
             if table.separator
             else (json.dumps(row, ensure_ascii=False) for row in rows())
         )
+    # Only after printing are all answers known.
     scores = predictor.score(table, answers)
     if scores:
         say(f"{file}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")
@@ -154,6 +157,7 @@ def _is_task_file(path: str, task: TaskConfig) -> bool:
     if task.kind != "tagging" or suffix != ".txt":
         return suffix in (*TABLES, *(CONLL if task.kind == "tagging" else ()))
     with open(path, "rb") as file:
+        # The last line may be cut.
         lines = file.read(SAMPLED_BYTES).decode("utf-8", "replace").split("\n")[:-1]
     fields = [line.split() for line in lines if line.strip()]
     words = [line for line in fields if line[0] not in ("#", DOCUMENT_START)]

@@ -121,6 +121,7 @@ def embed(
     :param passages: Treat the arguments as files and folders of documents, and embed passages of
         about this many words, which end at sentence boundaries.
     """
+    # Options are checked before the model is loaded, which takes seconds.
     chosen = form.numbers()
     if output is not None and output.suffix != ".npy":
         raise UsageError(f"--output {output}: expected a NumPy file; name it {output.stem}.npy")
@@ -212,6 +213,7 @@ def search(
         raise UsageError(f"--top-k {top_k} --words {words}: expected at least 1 of each")
     space = writable_workspace(place.machine().workspace)
     directory = vectors_directory(model, space)
+    # One precision on every machine: the key of an index does not contain it.
     loaded = load_model(directory, precision="fp32")
     if loaded.modules is None:
         say(f"{model} was not trained for retrieval (no modules.json): expect a rough ranking")
@@ -258,6 +260,7 @@ def index_folder(
         stage=STAGE,
         format_version=FORMAT_VERSION,
         config={
+            # Not where the files are; what they contain is in the inputs.
             "source": source.model_dump(mode="json", exclude={"path", "exclude"}),
             "passage_words": words,
         },
@@ -270,6 +273,7 @@ def index_folder(
     table = table.model_copy(update={"output": space.store.directory(STAGE, table.key)})
     artifact, output = _intact(table), table.output
     if artifact:
+        # The first line counts the documents read, of which there are none now.
         for line in artifact.manifest.execution.get("account", [])[1:]:
             say(f"search: {line}")
         return artifact
@@ -288,6 +292,7 @@ def index_folder(
             raise UsageError(
                 f"{folder}: no text in {plural(seen.files, 'file')}; expected documents"
             )
+        # The key says what was read only if nothing has changed meanwhile.
         if documents() != table.inputs["documents"]:
             raise UsageError(f"{folder}: changed while it was read; run the command again")
         files = [
@@ -306,6 +311,8 @@ def _vectors(
     model: Model, texts: Iterable[str], *, known: Mapping[bytes, Vectors]
 ) -> Iterator[Vectors]:
     """The vectors of the texts in their order; only those that are not known are computed."""
+    # Texts whose vectors are not passed on yet, in order: the digest of a known one, None for one
+    # that is being computed.
     waiting: deque[bytes | None] = deque()
 
     def unknown() -> Iterator[str]:
@@ -320,6 +327,7 @@ def _vectors(
             yield known[waiting[0]]
             waiting.popleft()
 
+    # The model takes texts ahead, in batches; its vectors are put back in order by `waiting`.
     computed = model.sentence_vectors(unknown(), prompt=DOCUMENT)
     for vector in metered(computed, verb="index", unit="passages"):
         yield from ready()
@@ -388,6 +396,7 @@ def _answers(
     vectors = model.sentence_vectors(asked, prompt=QUERY)
     while together := list(islice(vectors, QUESTIONS_AT_ONCE)):
         hits = find(np.stack(together), count=count)
+        # In this order, `zip` ends with `hits` before it takes a question of the next batch.
         for best, question in zip(hits, shown, strict=False):
             passages = []
             for hit in best:

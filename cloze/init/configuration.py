@@ -86,6 +86,8 @@ class GeneralText:
                     f"{found.documents:,.0f}: split them, or use --general"
                 )
             other = look(self.replay)
+            # So many copies of the folder make the replayed text `REPLAYED` of everything; below
+            # one, the replayed text is repeated instead.
             ratio = other.text_bytes / max(found.text_bytes, 1.0) * (1 / REPLAYED - 1)
             copies = _copies(ratio)
             tables += sources_table(
@@ -140,6 +142,7 @@ def init(
         text = task_configuration(task, name, encoder=initial or "bert-base-uncased")
         why = task.description if initial else "set finetune.encoder"
         facts = [task.description]
+        # Only to check it.
         parse(RunConfig, tomllib.loads(text), source="the new configuration")
         data = {"task": asdict(task), "facts": facts}
     else:
@@ -178,6 +181,7 @@ def comment(text: str) -> str:
 
 def run_name(source: str) -> str:
     """The name of a run on the corpus `source`."""
+    # The last part of the path, without the characters of patterns and without suffixes.
     last = re.sub(r"[*?\[\]]", "", source.rstrip("/*")).rsplit("/", 1)[-1].partition(".")[0]
     return re.sub(r"[^A-Za-z0-9_-]+", "_", last).strip("_-") or "corpus"
 
@@ -259,9 +263,11 @@ def continuation(
             return f"{_headline(found, name)}\n{settings}"
         return configuration(found, name, model.settings(steps=units), beside=beside)
 
+    # Training on pairs is configured by their number, of which each step takes a batch.
     stage, per_step = ("finetune", PAIR_BATCH) if on_pairs else ("pretrain", 1)
     if steps:
         return trained_on(steps * per_step)
+    # Twice: the time of a provisional number tells how many fit into the given time.
     units = PROVISIONAL_PAIRS if on_pairs else PROVISIONAL_STEPS
     run = parse(RunConfig, tomllib.loads(trained_on(units)), source="the new configuration")
     (expected,) = expected_times(run, place.machine(), [stage], space=place.space())

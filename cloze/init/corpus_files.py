@@ -93,6 +93,7 @@ def own_files(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
     """Patterns that leave out the workspace, and `others` of ours, where the folder holds them."""
     if not filesystem.is_local(folder):
         return ()
+    # What is below the workspace, and the other files themselves.
     ours = dict.fromkeys(others, "") | {space.root: "/*"}
     inside = {
         os.path.relpath(located(path), located(folder)): below
@@ -108,6 +109,8 @@ def own_files(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
 
 def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
     """The files at `path` to read; raises the first file's error if none can be read."""
+    # Files of one kind usually share a suffix: look into some of each, let them vote by their
+    # bytes, and leave out what the chosen reader does not read.
     groups: dict[str, list[InputFile]] = {}
     for file in files:
         groups.setdefault(_group(file.path), []).append(file)
@@ -124,6 +127,7 @@ def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
             + (_JSON_REMEDY if any(kind.name == "json" for kind in kinds.values()) else "")
         )
     taken = [suffix for suffix, group in groups.items() if _holds(group, kinds, reader)]
+    # Metadata is data only where there is nothing else.
     if any(not _is_metadata(file.path) for suffix in taken for file in groups[suffix]):
         data = {s for s in taken if any(not _is_metadata(file.path) for file in groups[s])}
         taken = [suffix for suffix in taken if suffix in data]
@@ -135,6 +139,7 @@ def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
     ]
     chosen = [f for f in files if _group(f.path) in taken and f not in set(foreign)]
     left = {suffix: group for suffix, group in groups.items() if suffix not in taken}
+    # Files for which no pattern stands; they are named one by one.
     if foreign:
         left[""] = [*left.get("", []), *foreign]
     odd = [f"{_name(file)} ({kinds[file].why})" for file in chosen if _is_odd(kinds.get(file))]
@@ -195,11 +200,13 @@ def _majority(groups: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind])
     pages = any(kind.name == "html" for kind in kinds.values())
     for suffix, group in groups.items():
         peeked = [file for file in group if file in kinds]
+        # Those that were looked into stand for all of the group.
         factor = len(group) / len(peeked)
         for file in peeked:
             beside = pages and suffix in WEB_ASSETS
             counted = weak if beside or _is_metadata(file.path) else votes
             name = kinds[file].name
+            # What is damaged, or JSON that is not in lines, has no reader.
             if name not in ("", "json"):
                 counted[name] += int(file.size * factor)
     found = (votes or weak).most_common(1)
@@ -215,6 +222,7 @@ def _holds(group: list[InputFile], kinds: dict[InputFile, _Kind], reader: str) -
 def _is_foreign(kind: _Kind, reader: str) -> bool:
     """Whether the reader would refuse the file, or read it as what it is not."""
     if kind.error:
+        # Archives stop every reader; what is no text stops some, and others drop it.
         archive = isinstance(kind.error, UsageError) and not isinstance(kind.error, NotText)
         return archive or (isinstance(kind.error, NotText) and reader in REFUSING_EMPTY)
     return kind.name != reader and (bool(kind.name) or reader in REFUSING_EMPTY)
@@ -228,6 +236,8 @@ def _patterns(
     left: dict[str, list[InputFile]], chosen: Sequence[InputFile], root: str
 ) -> Iterable[str]:
     """Patterns that match every file left out, and none that is chosen."""
+    # One pattern for a suffix that no chosen file has; otherwise each file by name, or by path if a
+    # chosen one has the same name.
     names = {_name(file) for file in chosen}
     for suffix, group in left.items():
         pattern = f"*{glob.escape(suffix)}"

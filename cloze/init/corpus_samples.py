@@ -180,6 +180,7 @@ class Sampled:
         if reader not in DOCUMENT_MARKS or not sampled:
             return self.rows_in_all
         marks = sum(len(re.findall(DOCUMENT_MARKS[reader], text)) for text in self.stretches)
+        # Marks per byte that was read, times all decompressed bytes, of which `share` is text.
         return self.text_bytes / self.share * marks / sampled
 
 
@@ -326,6 +327,7 @@ def plain_layout(
     lines = _lines(samples)
     blank_lines = sum(len(re.findall(BLANK_LINE, text)) for text in samples)
     sampled = sum(len(text.encode()) for text in samples)
+    # From the samples to all text, divided among the files.
     blocks = blank_lines * text_bytes / max(sampled, 1) / files
     many = f"about {blocks:,.0f} blocks of lines per file"
     sentences = _sentence_share(lines) > MOST
@@ -351,6 +353,7 @@ def plain_layout(
 
 def line_breaks(documents: Sequence[str]) -> tuple[LineBreak, str] | None:
     """The meaning of line breaks in the documents, and why; None if there are too few."""
+    # Documents of a single line have no line breaks to interpret.
     lines = [line for text in documents for line in _lines([text]) if "\n" in text.strip()]
     if len(lines) < FEWEST_LINES:
         return None

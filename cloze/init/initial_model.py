@@ -172,6 +172,7 @@ class InitialModel:
             f"starts from {self.name}: {config.num_hidden_layers} layers × {config.hidden_size}, "
             f"{tokenizer.size:,} tokens ({'uncased' if tokenizer.lowercase else 'cased'})"
         )
+        # Every MLM head has this bias.
         headless = self.files.layout.name("masked_lm.output_bias") in self.files.missing
         if self.makes_sentence_vectors:
             head = "; it has no MLM head and needs none here" if headless else ""

@@ -92,6 +92,7 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     for remark in remarks:
         say(f"init: {remark}")
     if not is_whole:
+        # The last line may be cut.
         text = text[: text.rfind("\n") + 1] or text
     if suffix in CONLL or (suffix == ".tsv" and SENTENCE_END.search(text.strip())):
         return _sentences(text, paths)
@@ -135,11 +136,13 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
     if not named and not 2 <= len(labels) <= len(rows) / 2:
         return None  # a date, a URL, a title: nothing that recurs
     numbers = all(value.strip().lstrip("-").replace(".", "", 1).isdigit() for value in labels)
+    # Decimals are scores; whole numbers may stand for classes.
     regression = not separator and numbers and any("." in value for value in labels)
     if not regression and len(labels) > MOST_LABELS:
         return None
     length = {name: sum(map(len, values[name])) / len(rows) for name in header if name != label}
     texts = sorted(length, key=lambda name: -length[name])[:2]
+    # A pair has two texts of similar length, and hardly any other column.
     pair = len(texts) == 2 and length[texts[1]] > length[texts[0]] / 3 and len(header) <= 4
     texts = [name for name in header if name in texts] if pair else texts[:1]
     columns = dict(zip(("text_a", "text_b"), texts, strict=False)) | {"label": label}
@@ -163,6 +166,7 @@ def _separated(cells: Counter[str]) -> tuple[str, Counter[str]]:
         for cell, rows in cells.items():
             for label in cell.split(separator):
                 labels[label.strip()] += rows if label.strip() else 0
+        # without labels that are empty
         labels = +labels
         together = any(separator in cell for cell in cells)
         if together and 1 < len(labels) < len(cells) and len(labels) <= MOST_LABELS:

@@ -55,4 +55,5 @@ def language_rules(texts: Sequence[str]) -> LanguageRules:
 
 
 def _quoted(word: str) -> str:
+    # TOML's own quoting
     return tomli_w.dumps({"a": word}).removeprefix("a = ").strip()

@@ -61,8 +61,10 @@ def text_field(rows: Sequence[Row], path: str) -> tuple[str, str, tuple[str, ...
 def prose_length(value: str) -> int:
     """Characters of prose: 0 for an address, a hash, a date or a number, 1 for a single word."""
     text = _ADDRESS.sub("", _TAG.sub("", value)).strip()
+    # One word is no prose, but in scripts without spaces a text is one word.
     if len(text.split()) < 2 and text.isascii():
         return int(text.isalpha())
+    # At least half of it must be letters.
     if not text or 2 * len(_LETTER.findall(text)) < len(text.replace(" ", "")):
         return 0
     return len(text)

@@ -82,6 +82,7 @@ def _installation() -> Iterator[Check]:
     required = [Requirement(line) for line in metadata.requires("cloze-encoder") or []]
     for extra in EXTRAS:
         name = f"cloze-encoder[{extra}]" if extra else "cloze-encoder"
+        # Requirements of an extra have a marker that names it.
         wanted = [
             one
             for one in required

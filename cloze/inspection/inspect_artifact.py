@@ -217,6 +217,8 @@ def example_text(row: ExampleRow, tokenizer: SubwordTokenizer) -> RowText:
     for position, original in zip(row["masked_lm_positions"], row["masked_lm_ids"], strict=True):
         seen = "MASK" if words[position] == MASK else words[position].removeprefix(CONTINUATION)
         word = tokenizer.vocabulary[original]
+        # A continuation is marked before the bracket, so that it is still joined to the token
+        # before it.
         joint = CONTINUATION if word.startswith(CONTINUATION) else ""
         words[position] = f"{joint}[{seen}:{word.removeprefix(CONTINUATION)}]"
     documents = row.get("document_lengths")

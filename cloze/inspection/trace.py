@@ -143,6 +143,7 @@ def find_example(examples: Artifact, *, split: str, row: int) -> TracedExample:
         raise UsageError(f"--row {row}: {split} has {total} examples; choose from 0 to {total - 1}")
     with pa.memory_map(examples.path(entry.name)) as source:
         file = pa.ipc.open_file(source)
+        # Record batch c holds copy c (artifacts/tables.py).
         sizes = [file.get_batch(copy).num_rows for copy in range(file.num_record_batches)]
         copy = int(np.searchsorted(np.cumsum(sizes), left, side="right"))
         (values,) = file.get_batch(copy).slice(left - sum(sizes[:copy]), 1).to_pylist()
@@ -164,6 +165,7 @@ def find_origin(example: TracedExample, tokens: Artifact) -> tuple[FileEntry, in
             "the example was made from other tokens"
         )
     ends = ids.offsets.to_numpy()[1:] - ids.offsets.to_numpy()[0]
+    # The first document that ends beyond the place contains it.
     row = int(np.searchsorted(ends, places[0], side="right"))
     return entry, row, table.slice(row, 1).to_pylist()[0]
 
@@ -171,6 +173,7 @@ def find_origin(example: TracedExample, tokens: Artifact) -> tuple[FileEntry, in
 def first_segment(row: ExampleRow) -> Ids:
     """The unmasked ids of segment A, or of the first of several documents, without [CLS], [SEP]."""
     ids = np.array(row["input_ids"], dtype=np.int64)
+    # Put the original ids back where tokens were masked.
     ids[np.array(row["masked_lm_positions"], dtype=np.int64)] = row["masked_lm_ids"]
     return ids[1 : row.get("document_lengths", [row["segment_a_length"]])[0] - 1]
 
@@ -178,6 +181,7 @@ def first_segment(row: ExampleRow) -> Ids:
 def places_of(wanted: Ids, ids: Ids) -> Ids:
     """All positions at which `wanted` begins in `ids`."""
     places: Ids = np.arange(max(len(ids) - len(wanted) + 1, 0), dtype=np.int64)
+    # Candidates that agree so far; few are left after the first ids.
     for offset, value in enumerate(wanted):
         places = places[ids[places + offset] == value]
     return places

@@ -38,11 +38,13 @@ def run_rows(
     wanted, space = rows(run, tables, seeds=seeds, only=only), workspace(machine.workspace)
     heldout, digests = {}, Digests()
     for table in {row.table: None for row in wanted}:
+        # All rows of the table, since `only` may leave out the one with the held-out examples.
         by_name = {row.name: row.runs[0] for row in rows(run, (table,))}
         base = by_name.get(HELDOUT_ROW.get(table, ""), run)
         tracked(Plan(base, machine, wanted=PREPARE, digests=digests))
         heldout[table] = run_artifact(space, base.name, stage="examples").directory
     for row in wanted:
+        # The second encoder must exist before the run that uses it.
         for partner in row.partners:
             tracked(Plan(partner, machine, wanted=("pretrain",), digests=digests))
         partners = [run_artifact(space, one.name, stage="pretrain") for one in row.partners]

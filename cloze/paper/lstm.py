@@ -30,6 +30,7 @@ class Reading:
         """[T, H]: the output of `lstm`, each sequence read in the encoder's direction."""
         if self.reversal is None:
             return run_lstm(lstm, hidden_TH, self.sizes)
+        # The reversal of each sequence is its own inverse.
         return run_lstm(lstm, hidden_TH[self.reversal], self.sizes)[self.reversal]
 
 

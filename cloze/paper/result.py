@@ -198,6 +198,7 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
     }
     reference = rows[REFERENCE[name]]
     names = [row.name for row in rows]
+    # In a ladder, the row before; the first row is compared with itself, which is left out below.
     compared = [names[0], *names[:-1]] if name in LADDERS else [reference.name] * len(rows)
     first = results[reference.runs[0].name]
     model = first.language_model[0] if first.language_model else None
@@ -237,6 +238,7 @@ def _table(name: Table, rows: Sequence[Row], results: Results) -> TableResult:
 def corrected(rows: Sequence[RowResult]) -> tuple[RowResult, ...]:
     """The rows of one table, with p-values corrected for the number of its differences."""
     differences = [one for row in rows for one in row.differences.values()]
+    # Taken below in the order in which `differences` lists them.
     p_values = iter(holm([one.p_value for one in differences]))
     return tuple(
         row.model_copy(

@@ -141,6 +141,7 @@ def _seeded(run: RunConfig, name: str, places: Settings, number: int) -> RunConf
     common: Settings = {"evaluate.all_masked": True}
     if run.finetune.tasks and not run.finetune.features:  # some rows only use features
         common["finetune.features"] = [{"layers": "last", "head": "linear"}]
+    # The run's own seed, so that the artifacts of `run` are shared.
     if number == 0:
         return changed(run, f"{run.name}-{name}", {**common, **places}, source=f"ablation {name}")
     first = run.seed if run.pretrain.seed is None else run.pretrain.seed
@@ -204,8 +205,10 @@ def size_rows(run: RunConfig) -> dict[str, RowSettings]:
             }
             if shape != own  # other tables make this encoder too, under the key of its preset
             else {},
+            # the smallest and the full one
             main=shape in shapes[2:],
         )
+        # The full encoder is last, where `REFERENCE` expects it.
         for shape in (*(shape for shape in dict.fromkeys(shapes) if shape != own), own)
     }
 
@@ -216,9 +219,11 @@ def deep_and_narrow(encoder: EncoderConfig, *, gated: int) -> Settings:
     `gated` is the intermediate size of the shallower encoder with gated feed-forward layers.
     """
     heads, width = encoder.num_attention_heads, encoder.hidden_size
+    # Narrower by √2, a layer has half the weights, so twice as many layers have as many.
     fewer = max(1, round(heads / math.sqrt(2)))
     narrow = width // heads * fewer
     narrow_gated = max(8, round(gated * narrow / width / 8) * 8)
+    # 4 h² weights of attention, 3 h i of a gated feed-forward layer.
     layer, narrow_layer = (
         4 * h * h + 3 * h * i for h, i in ((width, gated), (narrow, narrow_gated))
     )
@@ -241,7 +246,9 @@ def modern_rows(run: RunConfig) -> dict[str, RowSettings]:
             f'is "{run.encoder.family}"; leave out this table'
         )
     encoder, longest = run.encoder, max(phase.max_seq_length for phase in run.pretrain.phases)
+    # Two thirds, in multiples of 8: three matrices then have as many weights as two.
     gated = max(8, round(encoder.intermediate_size / 12) * 8)
+    # ModernBERT's encoder, except for what later rungs change.
     pre_norm: Settings = {
         **{f"encoder.{name}": getattr(encoder, name) for name in SIZE_NAMES},
         **{f"encoder.{name}": value for name, value in MODERN_DEFAULTS.items()},
@@ -283,6 +290,7 @@ def modern_rows(run: RunConfig) -> dict[str, RowSettings]:
     settings: Settings = {}
     for name, title, change in changes:
         settings = {**settings, **change}
+        # Equal FLOPs: dearer steps are fewer.
         flops = step_flops(changed(run, run.name, settings, source=f"ablation {name}"))
         steps = round(run.pretrain.steps * step_flops(run) / flops)
         rungs[name] = RowSettings(title, {**settings, "pretrain.steps": steps})

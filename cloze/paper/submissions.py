@@ -37,6 +37,7 @@ def submissions(run: str, directory: Path, /, *, place: Place = PLACE) -> Answer
     for entry in artifact.manifest.files:
         task, slash, name = entry.name.removeprefix(PREFIX).partition("/")
         if entry.name.startswith(PREFIX) and slash:
+            # All GLUE tasks go into one archive.
             target = f"{GLUE}/{name}" if name.endswith(".tsv") else f"{task}/{name}"
             if target in found:
                 raise UsageError(
