@@ -143,6 +143,62 @@ class EpochRecord(Result):
     """By metric."""
 
 
+class Measured(Result):
+    """A figure, and its 95 % bootstrap interval over rows."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ReliabilityBin(Result):
+    """Events of about the same probability."""
+
+    probability: float
+    """Their mean probability."""
+
+    frequency: float
+    """The share of them that has happened."""
+
+    events: int
+
+
+class ProbabilityQuality(Result):
+    """How far probabilities can be believed, on rows that the model was not trained on."""
+
+    rows: int
+    log_loss: Measured
+    """In nats per row, or per label of a row if a text may have several."""
+
+    brier: Measured
+    """Squared distance from the truth, summed over labels; if a text may have several, the mean."""
+
+    calibration_error: Measured
+    """Mean distance between probability and frequency, over bins of equal mass."""
+
+    expected_error: float
+    """The calibration error of perfect probabilities on so few rows."""
+
+    reliability: tuple[ReliabilityBin, ...]
+    """From the least to the most probable events."""
+
+
+class Calibration(Result):
+    """The temperatures of a saved model, and the quality of its probabilities."""
+
+    temperatures: tuple[float, ...]
+    """Logits are divided by one of them, or by that of their label."""
+
+    rows: int
+    """Held-out rows that they were fitted to."""
+
+    split: Split
+    """The rows of the figures below; temperatures for rows of dev are fitted to its other rows."""
+
+    before: ProbabilityQuality
+    after: ProbabilityQuality
+
+
 class Trial(Result):
     """One fine-tuning run, without anything that depends on the clock."""
 
@@ -192,6 +248,9 @@ class Trial(Result):
 
     errors: tuple[ErrorExample, ...] = ()
     """The first errors on that split."""
+
+    calibration: Calibration | None = None
+    """Of the probabilities, if it is a classification with held-out labels."""
 
     predictions: dict[str, list[JsonValue]] = Field(default_factory=dict)
     """By split, one per example, in the order of the file."""
@@ -374,6 +433,9 @@ class TaskScore(Result):
 
     errors: tuple[ErrorExample, ...] = ()
     """Some errors of the best pre-trained trial."""
+
+    calibration: Calibration | None = None
+    """Of the model that is saved, the best pre-trained trial."""
 
     published: tuple[ReferenceScore, ...] = ()
 

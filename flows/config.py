@@ -325,8 +325,8 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 7
-    """7: the settings name the precision that `auto` stood for."""
+    format_version: ClassVar[int] = 8
+    """8: the probabilities of saved classifiers."""
 
     name: str
     """The run's name."""

@@ -571,6 +571,9 @@ class TaskConfig(Config):
     threshold: float = Field(default=0.5, gt=0.0, lt=1.0)
     """`multi_label_classification`: probability above which a label is predicted."""
 
+    thresholds: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = ()
+    """The same for each of `labels`, in their order; empty: `threshold` for all."""
+
     train_examples: int = Field(default=0, ge=0)
     """Train on this many examples, the same for every seed; 0: all."""
 
@@ -612,6 +615,11 @@ class TaskConfig(Config):
         # all classification families have the word in their names
         if self.class_weights != "none" and "classification" not in self.kind:
             raise ValueError(f"class_weights applies to classification tasks, not to {self.kind}")
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise ValueError(
+                f"thresholds: {len(self.thresholds)} for {len(self.labels)} labels; give one for "
+                "each of labels = [...], in their order"
+            )
         if self.kind == "multi_label_classification":
             other = [name for name in self.metrics if name not in MULTI_LABEL_METRICS]
             if other:
@@ -858,8 +866,8 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 7
-    """7: trials.json, trials/ and errors/, so called."""
+    format_version: ClassVar[int] = 8
+    """8: the head of a saved classifier is divided by its temperature."""
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""
@@ -870,8 +878,8 @@ class EvaluateStage(StageConfig):
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "cloze.model.evaluation.evaluate"
-    format_version: ClassVar[int] = 5
-    """5: scores.json counts trials."""
+    format_version: ClassVar[int] = 6
+    """6: scores.json has the calibration of every saved classifier."""
 
     seed: int
     """The run's seed."""

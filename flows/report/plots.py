@@ -15,7 +15,14 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from cloze.artifacts.results import Confusion, LanguageModelScore, LearningCurve, Result, TaskScore
+from cloze.artifacts.results import (
+    Calibration,
+    Confusion,
+    LanguageModelScore,
+    LearningCurve,
+    Result,
+    TaskScore,
+)
 from cloze.artifacts.summary import (
     Corpus,
     ExampleSet,
@@ -465,6 +472,19 @@ def task_curves(trials: Sequence[LearningCurve], metric: str) -> Markup:
     name = f"{metric} on dev by epoch"
     chart = LineChart(lines, "epoch", name, "{:g}".format, _whole_percent)
     return half(charts.small_chart(chart, width=HALF, height=170, label=name), thin=True)
+
+
+def reliability(calibration: Calibration) -> Markup:
+    """Frequencies by probability, before and after calibration; the diagonal is perfect."""
+    drawn = (("other", calibration.before), ("ours", calibration.after))
+    lines = [Line([(0.0, 0.0), (1.0, 1.0)], "faint")]
+    lines += [
+        Line([(one.probability, one.frequency) for one in quality.reliability], colour)
+        for colour, quality in drawn
+    ]
+    name = "frequency by probability"
+    chart = LineChart(lines, "probability", name, _whole_percent, _whole_percent, y_bottom=0.0)
+    return half(charts.small_chart(chart, width=HALF, height=220, label=name), thin=True)
 
 
 def several_epochs(trials: Sequence[LearningCurve]) -> bool:

@@ -11,10 +11,12 @@ from cloze.artifacts.results import (
     TASK_SPLITS,
     UNTOUCHED,
     WIN_DIFFERENCE,
+    Calibration,
     Comparison,
     ErrorExample,
     LabelScore,
     LanguageModelScore,
+    Measured,
     SeedScores,
     SystemScore,
     TaskScore,
@@ -413,3 +415,33 @@ def _baselines_ahead(summary: Summary) -> str:
     tasks = [task for task in summary.tasks if better_baseline(task)]
     ahead += [f"on {task_name(task.name)} the {better_baseline(task)}" for task in tasks]
     return f"A baseline does better: {'; '.join(ahead)}." if ahead else ""
+
+
+def quality_rows(calibration: Calibration) -> list[tuple[str, str, str]]:
+    """Name, before and after of every figure, with its interval."""
+
+    def shown(figure: Measured) -> str:
+        return f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})"
+
+    before, after = calibration.before, calibration.after
+    perfect = after.expected_error
+    return [
+        ("log loss, nats", shown(before.log_loss), shown(after.log_loss)),
+        ("Brier score", shown(before.brier), shown(after.brier)),
+        (
+            f"calibration error (of perfect probabilities: {perfect:.3f})",
+            shown(before.calibration_error),
+            shown(after.calibration_error),
+        ),
+    ]
+
+
+def temperature_sentence(calibration: Calibration) -> str:
+    """Where the temperatures come from."""
+    found = calibration.temperatures
+    shown = f"{found[0]:.3g}" if len(found) == 1 else f"{min(found):.3g} to {max(found):.3g}"
+    fitted = "" if calibration.split != "dev" else " (figures on dev: fitted to its other rows)"
+    return (
+        f"Temperature {shown}, fitted to {calibration.rows:,} rows of dev{fitted}. "
+        "95 % bootstrap intervals over rows."
+    )

@@ -115,6 +115,7 @@ def task_scores(
                 curves=tuple(map(_curve, found)),
                 confusion=best.confusion if best else None,
                 errors=best.errors if best else (),
+                calibration=best.calibration if best else None,
                 published=reference_scores(published.get(task.name, task.glue), encoder),
             )
         )

@@ -73,6 +73,7 @@ from cloze.model.tasks.task_table import data_notes
 from cloze.model.training.distributed import World, join_world, training_device
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads
+from cloze.model.uncertainty.calibration import folded
 
 SERVER_FORMATS = "cloze.paper.server_formats:submission"
 """Makes files for official servers, beside the core: `module:function`, imported on use."""
@@ -464,6 +465,10 @@ def task_files(
             if not model:
                 kept = problem.calibrated(trial.predictions.get("dev"))
                 weights = runner.weights(plan, trial)
+                if trial.calibration:
+                    temperatures = trial.calibration.temperatures
+                    kept = problem.at_temperatures(kept, temperatures)
+                    weights = folded(weights, temperatures)
                 model = save_model(runner.output, problem, kept, weights, runner.encoders[0])
             entries += model
         split = scored_split(problem)

@@ -34,6 +34,8 @@ from cloze.model.finetune.trainer import (
 from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
 from cloze.model.tasks.base import Problem
 from cloze.model.training.distributed import World
+from cloze.model.uncertainty.calibration import calibration
+from cloze.model.uncertainty.held_out import held_out
 
 Weights = dict[str, Tensor]
 
@@ -396,6 +398,11 @@ def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Tria
     split = scored_split(problem)
     predictions = result.predictions[split] if split else []
     scores = dict(result.scores)
+    rows = {
+        name: found
+        for name, logits in result.logits.items()
+        if (found := held_out(problem, name, logits)) is not None
+    }
     return Trial(
         task=task.name,
         kind=task.kind,
@@ -414,5 +421,10 @@ def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Tria
         restarts=restarts,
         confusion=confusion(problem, split, predictions) if split else None,
         errors=errors(problem, split, predictions) if split else (),
+        calibration=calibration(
+            rows["dev"], rows.get("test"), split="test" if "test" in rows else "dev"
+        )
+        if "dev" in rows and plan.can_be_saved
+        else None,
         predictions=result.predictions,
     )

@@ -200,6 +200,10 @@ class Problem(ABC):
         """The configuration for a saved model, with its labels and threshold filled in."""
         return self.config.model_copy(update={"labels": self.labels})
 
+    def at_temperatures(self, saved: TaskConfig, temperatures: Sequence[float]) -> TaskConfig:
+        """The configuration for a saved model whose logits are divided by these temperatures."""
+        return saved
+
     @abstractmethod
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
         """The targets of these units, for `loss`."""

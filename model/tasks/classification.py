@@ -336,8 +336,15 @@ class MultiLabel(Classification):
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """The labels whose probability reaches the threshold."""
-        chosen = self.probabilities(logits) >= self.config.threshold
+        chosen = self.probabilities(logits) >= (self.config.thresholds or self.config.threshold)
         return [[*self._names(row)] for row in chosen]
+
+    def at_temperatures(self, saved: TaskConfig, temperatures: Sequence[float]) -> TaskConfig:
+        """The thresholds follow the probabilities, so that the predictions stay the same."""
+        thresholds = np.broadcast_to(saved.thresholds or saved.threshold, len(self.labels))
+        logits = np.log(thresholds) - np.log1p(-thresholds)
+        moved = 1.0 / (1.0 + np.exp(-logits / np.asarray(temperatures)))
+        return saved.model_copy(update={"thresholds": tuple(moved.tolist())})
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """The metrics, then precision, recall and F1 of every label."""

@@ -11,7 +11,13 @@ import pytest
 from pydantic import ValidationError
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.results import ReferenceScore
+from cloze.artifacts.results import (
+    Calibration,
+    Measured,
+    ProbabilityQuality,
+    ReferenceScore,
+    ReliabilityBin,
+)
 from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.store import open_artifact
 from cloze.artifacts.summary import Summary
@@ -208,3 +214,30 @@ def test_an_encoder_that_started_from_another_is_told_beside_what_that_was_worth
         == f"  started from    google/bert; {found}"
     )
     assert "initial encoder" in render(started)
+
+
+def test_the_page_shows_probabilities_before_and_after_calibration(summary: Summary) -> None:
+    def quality(error: float) -> ProbabilityQuality:
+        figure = Measured(value=error, low=error / 2, high=2 * error)
+        bins = (
+            ReliabilityBin(probability=0.6, frequency=0.5, events=10),
+            ReliabilityBin(probability=0.9, frequency=0.8, events=10),
+        )
+        return ProbabilityQuality(
+            rows=20,
+            log_loss=Measured(value=0.4, low=0.3, high=0.5),
+            brier=Measured(value=0.2, low=0.1, high=0.3),
+            calibration_error=figure,
+            expected_error=0.015,
+            reliability=bins,
+        )
+
+    found = Calibration(
+        temperatures=(1.72,), rows=64, split="dev", before=quality(0.125), after=quality(0.02)
+    )
+    task = summary.tasks[0].model_copy(update={"calibration": found})
+    page = render(summary.model_copy(update={"tasks": (task,)}))
+    assert "0.125 (0.062 to 0.250)</td><td>0.020 (0.010 to 0.040)" in page
+    assert "of perfect probabilities: 0.015" in page
+    assert "Temperature 1.72, fitted to 64 rows of dev (figures on dev: fitted to its" in page
+    assert "frequency by probability" in page

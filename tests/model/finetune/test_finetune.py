@@ -507,3 +507,25 @@ def test_a_task_that_fails_does_not_end_the_others(capsys: pytest.CaptureFixture
         run_each(cast(Any, groups), run)
     assert done == ["a", "c"]
     assert "finetune b: failed, the other tasks go on" in capsys.readouterr().err
+
+
+def test_the_head_of_a_saved_classifier_is_divided_by_its_temperature(
+    data: Path, encoder: Artifact, tmp_path: Path
+) -> None:
+    config = finetune_config(data, initialisations=["pretrained"], seeds=[0], ensemble=False)
+    task = {**config["tasks"][1], "epochs": 8, "learning_rate": 1e-2}
+    artifact = run_finetune({**config, "tasks": [task]}, encoder, tmp_path)
+    (trial,) = Trials.model_validate(artifact.read_json("trials.json")).trials
+    assert trial.calibration is not None
+    assert (trial.calibration.rows, trial.calibration.split) == (40, "test")
+    (temperature,) = trial.calibration.temperatures
+    assert temperature != 1.0
+    predictor = load_predictor(artifact.directory)
+    answers = list(predictor.file(data / "pairs" / "test.jsonl"))
+    gold = [json.loads(line)["label"] for line in (data / "pairs" / "test.jsonl").open()]
+    chances = [
+        cast(dict, one["probabilities"])[label] for one, label in zip(answers, gold, strict=True)
+    ]
+    loss = -np.log(chances).mean()
+    assert loss == pytest.approx(trial.calibration.after.log_loss.value, rel=1e-3)
+    assert loss != pytest.approx(trial.calibration.before.log_loss.value, rel=1e-3)

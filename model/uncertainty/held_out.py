@@ -1,0 +1,100 @@
+"""Rows that a model, or its siblings of a cross-validation, has not been trained on.
+
+In:  logits of these rows, and their labels.
+Out: `HeldOut`, from which calibration, label sets and label errors are all computed; the rows that
+     a task's held-out split has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloze.model.tasks.base import Logits, Problem
+from cloze.model.tasks.classification import Classification
+from cloze.model.tasks.features import Places
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """N labelled rows of a classification with L labels."""
+
+    logits: Floats
+    """[N, L]."""
+
+    targets: NDArray[np.int64]
+    """[N] indices of the labels; if a text may have several, [N, L] of 0 and 1."""
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether every row has exactly one label."""
+        return self.targets.ndim == 1
+
+    @property
+    def labels(self) -> int:
+        """Number of labels."""
+        return int(self.logits.shape[1])
+
+    def take(self, rows: Places) -> "HeldOut":
+        """These rows, in this order."""
+        return HeldOut(self.logits[rows], self.targets[rows])
+
+    def cooled(self, temperatures: Sequence[float]) -> "HeldOut":
+        """The logits divided by one temperature, or by one of each label."""
+        return replace(self, logits=self.logits / np.asarray(temperatures, np.float64))
+
+    def log_probabilities(self) -> Floats:
+        """[N, L] logarithms of softmax, or of sigmoid if a text may have several labels."""
+        if not self.exclusive:
+            return -np.logaddexp(0.0, -self.logits)
+        shifted = self.logits - self.logits.max(-1, keepdims=True)
+        logs: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        return logs
+
+    def probabilities(self) -> Floats:
+        """[N, L]."""
+        found: Floats = np.exp(self.log_probabilities())
+        return found
+
+    def indicators(self) -> Floats:
+        """[N, L] 1 for every label that a row has."""
+        if self.exclusive:
+            return np.eye(self.labels)[self.targets]
+        return self.targets.astype(np.float64)
+
+    def losses(self) -> Floats:
+        """[N] -log of the probability of each row's label, or the mean over its labels' states."""
+        logs = self.log_probabilities()
+        if self.exclusive:
+            return -logs[np.arange(len(self)), self.targets]
+        absent = -np.logaddexp(0.0, self.logits)
+        found: Floats = -np.where(self.targets > 0, logs, absent).mean(-1)
+        return found
+
+    def events(self) -> tuple[Floats, Floats]:
+        """[N, E] probabilities of events, and 1 for each that has happened.
+
+        The event of a row is that its likeliest label is right; if a text may have several labels,
+        there is one event for each, that the row has it.
+        """
+        shares = self.probabilities()
+        if not self.exclusive:
+            return shares, self.indicators()
+        hits = shares.argmax(-1) == self.targets
+        return shares.max(-1)[:, None], hits[:, None].astype(np.float64)
+
+
+def held_out(problem: Problem, split: str, logits: Logits) -> HeldOut | None:
+    """The rows of a labelled split with these logits; None if the task has no probabilities."""
+    if not isinstance(problem, Classification) or len(problem.labels) < 2:
+        return None
+    if not problem.labelled(split):
+        return None
+    targets = problem.targets(split, np.arange(problem.units(split)))
+    return HeldOut(logits.astype(np.float64), targets.astype(np.int64))
