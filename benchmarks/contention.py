@@ -41,8 +41,10 @@ def turn(setting: str, busy: int, arguments: argparse.Namespace, *, steps: int) 
     threads = "threads = 1\n" if setting == "one" else ""
     every = max(1, arguments.steps // 20)
     (folder / "machine.toml").write_text(f"[training]\nlog_every = {every}\n{threads}")
+    # Lines of an earlier turn must not count.
     for log in folder.glob("*/jobs/pretrain/log"):
         log.unlink()
+    # Without inherited variables, which would decide instead of the setting.
     inherited = {
         name: value
         for name, value in os.environ.items()

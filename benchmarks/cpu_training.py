@@ -104,6 +104,7 @@ def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> Fig
             if rate >= UNDISTURBED * best_rate:
                 break
         best_rate, disturbed = max(best_rate, *tries), disturbed + len(tries) - 1
+        # the turn that was disturbed least
         return tries[max(tries)]
 
     turns = measuring.in_turns(sides, undisturbed, rounds=rounds)

@@ -212,6 +212,7 @@ def measured(case: Case, scale: Scale, budgets: Sequence[int]) -> Outcome:
         try:
             seconds, _ = _timed(steps(budget), scale.seconds / 3)
         except RuntimeError as error:  # including torch.OutOfMemoryError
+            # The smallest size must fit.
             if not best:
                 raise
             tried[str(budget)] = _last_line(str(error))
@@ -222,6 +223,7 @@ def measured(case: Case, scale: Scale, budgets: Sequence[int]) -> Outcome:
             break
         best, rate = budget, found
     warm = time.perf_counter() - started
+    # The search may have used more than the best size needs.
     if scale.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds, count = _timed(steps(best), scale.seconds)
@@ -247,6 +249,7 @@ def _timed(steps: Generator[object], seconds: float) -> tuple[float, int]:
         for _ in range(DISTINCT):
             next(steps)
         until = time.perf_counter() + seconds
+        # Every distinct batch at least once.
         while time.perf_counter() < until or len(times) < DISTINCT:
             before = time.perf_counter()
             next(steps)
@@ -279,6 +282,7 @@ def run(scale: Scale, *, minutes: float, out: str, only: str = "") -> Record:
     """Run all cases, writing the result after each."""
     started = time.perf_counter()
     name = torch.cuda.get_device_name() if scale.device == "cuda" else platform.processor()
+    # The first name that fits, so `H100 PCIe` stands before `H100`.
     sheet = next((rates for part, rates in DATA_SHEET.items() if part in name), (None, None))
     rate = in_a_process("matrix", scale, (), limit=scale.limit)
     versions = {"device": name, "python": platform.python_version(), "torch": torch.__version__}
@@ -346,6 +350,7 @@ def main() -> None:
     scale = SELF_TEST if arguments.self_test else GPU
     if scale.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: no CUDA device here; --self-test runs the same logic on a CPU")
+    # TF32 in products that stay in fp32.
     torch.set_float32_matmul_precision("high")
     if arguments.case == "matrix":
         device = torch.device(scale.device)

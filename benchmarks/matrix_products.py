@@ -66,6 +66,7 @@ def library_gradient(left_TM: Tensor, right_TN: Tensor) -> Tensor:
     return transposed(left_TM) @ right_TN
 
 
+# in a step of the demo
 TOKENS, MASKED, WIDTH, WORDS = 1856, 300, 256, 8192
 DEMO = {
     "query, key and value": (TOKENS, WIDTH, 3 * WIDTH),
@@ -132,6 +133,7 @@ def main() -> None:
             seconds[key].append((time.perf_counter() - started) / COPIES)
     medians = {key: statistics.median(found) for key, found in seconds.items()}
     torchs, ours = (sum(medians[name, side] for name in shapes) for side in SIDES)
+    # two FLOPs for each of rows × depth × columns
     gflops = {
         name: {side: round(2e-9 * math.prod(shape) / medians[name, side]) for side in SIDES}
         for name, shape in shapes.items()

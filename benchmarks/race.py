@@ -63,6 +63,7 @@ def ours(config: dict[str, object], examples: Artifact, scratch: Path, *, thread
         format_version=PretrainStage.format_version,
         config=config,
         inputs={"examples": examples},
+        # no checkpoint within the race
         machine={"threads": threads, "checkpoint_every": 10**6, "log_every": 10},
     )
     _run("-P", "-m", "cloze.model.training.pretrain", *table, threads=threads)
@@ -71,6 +72,7 @@ def ours(config: dict[str, object], examples: Artifact, scratch: Path, *, thread
         [json.loads(line) for line in artifact.read_bytes(name).splitlines()]
         for name in ("curve.jsonl", "metrics.jsonl")
     )
+    # The log has seconds of training; evaluations are placed between its lines.
     steps, seconds = [row["step"] for row in log], [row["seconds"] for row in log]
     return [
         (p["step"], float(np.interp(p["step"], steps, seconds)), p["heldout"]["masked_lm_loss"])

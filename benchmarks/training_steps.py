@@ -68,6 +68,7 @@ def our_training(config: EncoderConfig) -> Step:
     def step(batch: Sequence[Example], number: int) -> None:
         masked = sum(len(example.masked_lm_ids) for example in batch)
         for micro, part in enumerate(cut(batch, budget)):
+            # Every micro-batch has dropout masks of its own.
             sums = engine.forward(pack_sequences(part), dropout=number * 1000 + micro)
             engine.backward(sums.loss(masked, len(batch)))
         engine.step(number, torch.zeros(0))

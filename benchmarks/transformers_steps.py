@@ -77,6 +77,7 @@ def micro_batches(side: str, work: Workload, batch: Sequence[Example], budget: i
     else:
         if side == "grouped":
             batch = sorted(batch, key=lambda one: len(one.input_ids))
+        # Padded sequences count with their whole width.
         rows = max(1, budget // work.longest)
         parts = [list(batch[at : at + rows]) for at in range(0, len(batch), rows)]
     return [collated(side, work, part) for part in parts]
@@ -122,6 +123,7 @@ def padded_inputs(packed: PackedBatch, *, width: int) -> dict[str, torch.Tensor]
         "labels": (labels_of(packed), -100),
     }
     inputs = {}
+    # The places inside sequences, row by row, are in the order of the packed tokens.
     for name, (values, padding) in columns.items():
         padded = np.full(inside.shape, padding)
         padded[inside] = values

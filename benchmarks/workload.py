@@ -53,6 +53,7 @@ def lengths(count: int, *, longest: int, seed: int) -> npt.NDArray[np.int64]:
     rng = np.random.default_rng([seed, longest])
     shares = np.array(SHARE_BY_TENTH[longest])
     tenth = rng.choice(10, size=count, p=shares / shares.sum())
+    # Uniform within its tenth.
     shorter = ((tenth + rng.random(count)) * longest / 10).astype(np.int64).clip(8, longest - 1)
     return np.where(rng.random(count) < FULL_SHARE[longest], longest, shorter)
 
@@ -106,6 +107,7 @@ class Workload:
             if not self.is_modern:
                 masked = min(PREDICTIONS.get(self.longest, masked), masked)
             input_ids = rng.integers(FIRST_WORD, VOCABULARY, size)
+            # Neither [CLS] nor the last [SEP].
             places = rng.choice(np.arange(1, size - 1), masked, replace=False)
             yield Example(
                 input_ids=input_ids,
@@ -141,6 +143,7 @@ class Workload:
             squared=int((sizes**2).sum()),
             masked=0 if forward_only else self.masked(number),
         )
+        # The backward pass takes twice as many as the forward pass.
         return flops / 3 if forward_only else flops
 
 

@@ -55,6 +55,7 @@ def syncs(device: str) -> Finding:
     for name, work in workloads(device).items():
         steps = training_steps(trainer(work, device=device), work, token_budget=16384)
         with closing(steps):
+            # The first steps compile and allocate, which makes the host wait.
             for _ in range(3):
                 next(steps)
             with warnings.catch_warnings(record=True) as caught:
@@ -114,6 +115,7 @@ def kernels(device: str) -> Finding:
         {"name": event.key[:120], "calls": event.count, "share": getattr(event, name) / total}
         for event in found[:25]
     ]
+    # `total` is in microseconds, of five steps.
     return {"milliseconds_a_step": total / 5e3, "top": top, "passed": True}
 
 
@@ -127,6 +129,7 @@ PARITY_SIDES = {
 
 def losses(device: str, side: str, *, steps: int) -> list[float]:
     """The loss of each step in fp32 without dropout."""
+    # No TF32 on a GPU.
     torch.set_float32_matmul_precision("highest")
     size, optimizer = PARITY_SIDES[side]
     work = Workload(size, 128, 16 if size == "tiny" else 8)
@@ -155,6 +158,7 @@ def parity(device: str) -> Finding:
     apart = {
         side: max(abs(a - b) for a, b in zip(here[side], there[side], strict=True)) for side in here
     }
+    # Shows that the losses have moved at all.
     learnt = {side: curve[0] - curve[-1] for side, curve in here.items()}
     passed = max(apart.values()) <= PARITY
     return {"largest_difference": apart, "learnt": learnt, "passed": passed}

@@ -71,6 +71,7 @@ def train_step(trained: Engine, batch: StepBatch) -> float:
     """One update; the MLM loss before it, in nats per masked token."""
     total = torch.zeros(())
     for number, micro_batch in enumerate(batch.micro_batches):
+        # The same numbers in all engines, so the same dropout masks.
         sums = trained.forward(micro_batch, dropout=batch.step * 100 + number)
         trained.backward(sums.loss(batch.masked, batch.labelled))
         total += sums.masked_lm_loss.detach()
@@ -134,6 +135,7 @@ def main() -> None:
     arguments = parser.parse_args()
     varied = ("examples", "output", "seed")
     settings = {k: v for k, v in vars(arguments).items() if k not in varied}
+    # Runs with other settings are not comparable and are dropped.
     earlier = read_result(arguments.output)
     runs = earlier["runs"] if earlier.get("settings") == settings else {}
     curves = {name: losses(name, arguments) for name in PRECISIONS}

@@ -20,6 +20,7 @@ checkout, *options = sys.argv[1:]
 sys.path.insert(0, checkout)
 sys.argv = ["create_pretraining_data.py", *options]
 output = next(option.split("=", 1)[1] for option in options if option.startswith("--output_file="))
+# Processor time of the imports; what is counted afterwards is added below.
 started, aside = time.monotonic(), sum(os.times()[:4])
 try:
     runpy.run_path(f"{checkout}/create_pretraining_data.py", run_name="__main__")

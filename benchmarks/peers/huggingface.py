@@ -20,6 +20,7 @@ workers, corpus, vocabulary, output, max_seq_length = sys.argv[1:]
 processes = int(workers) if int(workers) > 1 else None
 length = int(max_seq_length)
 tokenizer = BertTokenizerFast(vocab_file=vocabulary, vocab=vocabulary)
+# Texts may be of any length; they are cut into blocks later.
 tokenizer.model_max_length = 1 << 30
 
 
@@ -40,6 +41,7 @@ def tokenise(batch: dict[str, list[str]]) -> BatchEncoding:
 def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
     """Concatenate the texts of a batch and cut them into blocks of equal length."""
     joined = {name: [i for row in rows for i in row] for name, rows in batch.items()}
+    # The rest of each batch is dropped, as in run_mlm.py.
     end = len(joined["input_ids"]) // length * length
     return {
         name: [values[start : start + length] for start in range(0, end, length)]

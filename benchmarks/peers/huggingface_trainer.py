@@ -99,6 +99,7 @@ class HeldOut(transformers.TrainerCallback):
         total, count = 0.0, 0
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):
             for batch in self.batches:
+                # Without labels, the model computes no loss of its own.
                 unlabelled = {k: v for k, v in batch.items() if "label" not in k}
                 masked = batch["labels"] != -100
                 logits = model(**unlabelled).prediction_logits[masked].float()
@@ -115,6 +116,7 @@ def initial_model(vocabulary_size: int) -> transformers.BertForPreTraining:
     ours = PretrainingModel(Encoder(stage.encoder, vocabulary_size))
     found = hugging_face_model(stage.encoder, vocabulary_size=vocabulary_size)
     model = cast("transformers.BertForPreTraining", found)
+    # Tied weights are missing here; `tie_weights` sets them.
     loaded = model.load_state_dict(to_hugging_face(ours.state_dict()), strict=False)
     assert not loaded.unexpected_keys
     model.tie_weights()
@@ -130,6 +132,7 @@ optimizer = torch.optim.AdamW(  # with our parameter groups and settings
     fused=True,
 )
 rate = Schedule(recipe.optimizer, recipe.steps)
+# `LambdaLR` expects a factor of the initial rate.
 schedule = torch.optim.lr_scheduler.LambdaLR(
     optimizer, lambda step: rate(step) / recipe.optimizer.learning_rate
 )

@@ -46,6 +46,7 @@ def main() -> None:
     """Run LDDL; print its own timing and the size of its output."""
     checkout, workers, corpus, vocabulary, output = sys.argv[1:6]
     sys.path.insert(0, checkout)
+    # By this, Dask's workers find LDDL and this file.
     os.environ["PYTHONPATH"] = os.pathsep.join([checkout, os.path.dirname(__file__)])
     from lddl.dask.bert import pretrain
 

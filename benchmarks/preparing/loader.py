@@ -32,6 +32,7 @@ FAR = 10**7
 def source_of(examples: Artifact, *, max_seq_length: int, batch_size: int) -> BatchSource:
     """Batches of one maximum length, as a training run reads them."""
     phases = [{"max_seq_length": max_seq_length, "share": 1.0}]
+    # Enough steps for `FAR` to be one of them.
     recipe = {"steps": 2 * FAR, "batch_size": batch_size, "phases": phases}
     stage = PretrainStage.model_validate({"seed": 0, "encoder": {}, "pretrain": recipe})
     tokenizer = suited_tokenizer(examples, stage)

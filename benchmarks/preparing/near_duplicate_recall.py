@@ -91,6 +91,7 @@ def pairs_above(sets: list[frozenset[int]], threshold: float) -> Iterator[Pair]:
     frequency = Counter(value for values in sets for value in values)
     holders: defaultdict[int, list[int]] = defaultdict(list)
     for number, values in enumerate(sets):
+        # Rare shingles first, so that few other documents have one of the prefix.
         rare_first = sorted(values, key=lambda value: (frequency[value], value))
         prefix = rare_first[: len(values) - math.ceil(threshold * len(values)) + 1]
         for other in sorted({other for value in prefix for other in holders[value]}):

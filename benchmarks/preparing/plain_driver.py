@@ -28,6 +28,7 @@ _functions: list[Callable[[Any], Iterable[Any]]] = []
 
 def done(step: Step, items: list[Any], *, workers: int) -> list[Any]:
     """A step's results for all items: in a pool, unless there is only one."""
+    # A step without a function groups by key.
     if step.function is None:
         groups: dict[Any, list[Any]] = {}
         for key, value in items:
@@ -62,6 +63,7 @@ def main() -> NoReturn:
         for step in build(WorkQueue()).steps:  # without a folder every item is a share of its own
             items = done(step, items, workers=runner.machine.workers)
 
+    # All but the running of the graph is the stage's own program.
     Runner.run = run  # type: ignore[assignment,method-assign]
     run_program(module[f"make_{stage}"], sys.argv[2:])
 

@@ -77,6 +77,7 @@ class Setting:
             )
         shards = [entry for entry in examples.manifest.files if entry.name.endswith(".arrow")]
         rows = sum(entry.rows or 0 for entry in shards)
+        # The vocabulary is given, so its stage is not counted.
         wall, cpu = of_tokens.wall + of_examples.wall, of_tokens.cpu + of_examples.cpu
         figures = {
             "wall": wall,
@@ -163,6 +164,7 @@ def run_peer(name: str, arguments: argparse.Namespace, corpus: str, workers: int
             sentences = "segmented" if "segmentation" in name else "given"
             command = [arguments.lddl_python, f"{programs}/lddl_bert.py", arguments.lddl]
             command += [str(workers), corpus, vocabulary, output, sentences]
+        # One thread per worker, an empty cache, and no network.
         alone = {"OMP_NUM_THREADS": "1", "HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
         took = measuring.measure(command, cores=f"0-{workers - 1}", cwd=Path(folder), env=alone)
         shards = [Path(output), *Path(output).rglob("*.arrow")]
@@ -393,6 +395,7 @@ def by_size(runs: Runs, label: str, *parts: str) -> list[Figures]:
 
 def slope(first: Figures, last: Figures) -> float:
     """Seconds of wall-clock time per further MB."""
+    # Start-up is in both and cancels out.
     return float((last["wall"] - first["wall"]) / (last["megabytes"] - first["megabytes"]))
 
 

@@ -69,6 +69,7 @@ def paragraphs(path: str) -> Iterator[Paragraph]:
 def _paragraph(sentences: list[str]) -> Paragraph:
     counts = np.cumsum([len(sentence.replace(" ", "")) for sentence in sentences]).tolist()
     marked = {end for end, one in zip(counts, sentences, strict=True) if ends_with_mark(one)}
+    # The last sentence ends with the paragraph, which is no boundary inside it.
     inner = frozenset(counts[:-1])
     return Paragraph(join_sentences(sentences), inner, inner & marked)
 
@@ -81,6 +82,7 @@ def ours(texts: Sequence[str], abbreviations: tuple[str, ...] = ()) -> list[set[
     ).text
     lines = iter(cut.tobytes().decode().split("\n"))
     found: list[set[int]] = []
+    # Lines belong to a paragraph until they have as many characters as it has.
     for text in texts:
         whole, count, ends = len(text.replace(" ", "")), 0, set[int]()
         while count < whole:
@@ -191,6 +193,7 @@ def raw_paragraphs(path: str, megabytes: float) -> str:
     """The beginning of a file in Google's format, with one document per line."""
     with open(path, "rb") as file:
         raw = file.read(int(megabytes * 1e6))
+    # The last line may be cut.
     documents = raw[: raw.rindex(b"\n")].decode("utf-8", "replace").split("\n\n")
     return "".join(f"{' '.join(document.split())}\n" for document in documents if document.strip())
 

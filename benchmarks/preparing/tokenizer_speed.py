@@ -63,6 +63,7 @@ def peer(tokenizer: WordPieceTokenizer, texts: list[str]) -> Ids:
 def measure(text: list[TextBlock], tokenizer: WordPieceTokenizer) -> Figures:
     """Tokenise the whole text with ours, and some of its blocks with the peer in between."""
     wordpiece = form_for(tokenizer)
+    # the middle of each slice
     wanted = {round((n + 0.5) * len(text) / PEER_SLICES) for n in range(PEER_SLICES)}
     seconds, tokens, theirs = [], [], []
     for number, block in enumerate(text):

@@ -86,6 +86,7 @@ def our_trainer(
 
     initial = read_encoder_files(weights())
     problem = load_problem(task, initial.tokenizer, load_tables(task))
+    # As in the product: only embeddings of words that occur.
     problem.prune_vocabulary()
     shared = FinetuneConfig(precision=precision, optimizer=optimizer, warmup_share=WARMUP_SHARE)
     recipe = Recipe(config=shared, task=task, seed=seed)
@@ -156,6 +157,7 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
                 per_device_eval_batch_size=64,
                 learning_rate=task.learning_rate,
                 num_train_epochs=task.epochs,
+                # transformers takes a number below 1 as a share of the steps.
                 warmup_steps=WARMUP_SHARE,
                 weight_decay=0.01,
                 bf16=arguments.precision == "bf16",

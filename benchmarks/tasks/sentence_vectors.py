@@ -115,6 +115,7 @@ def embed_ours(arguments: argparse.Namespace) -> dict[str, float]:
     texts = [passage for _, passage in read_pairs(arguments.pairs, arguments.texts)]
     model = load_model(weights(), device="cpu", precision=arguments.precision)
     with patient_threads(arguments.threads):
+        # The first call allocates and is not timed.
         list(model.sentence_vectors(texts[:BATCH]))
         started = time.monotonic()
         vectors = np.stack(list(model.sentence_vectors(texts)))

@@ -60,6 +60,7 @@ def names(data: Path, folder: Path) -> dict[str, object]:
     rows = tagged_sentences(data / "corpus" / "wikipedia")
     files = {split: folder / f"{split}.jsonl" for split in SENTENCES}
     for split, path in files.items():
+        # `rows` goes on where the file before has ended.
         lines = (json.dumps(next(rows)) + "\n" for _ in range(SENTENCES[split]))
         path.write_text("".join(lines))
     paths = {split: str(path) for split, path in files.items()}
