@@ -46,6 +46,7 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         for name, parameter in signature.parameters.items()
         if name != "self"
     }
+    # An annotation that cannot be checked fails here, when the function is defined.
     for name, kind in kinds.items():
         _describe(kind)  # raises
         assert kind is not inspect.Parameter.empty, name

@@ -182,9 +182,11 @@ def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
         return f"unknown key {place}, {hint}"
     if detail["type"] == "missing":
         return f"{place} is missing"
+    # pydantic's prefix of our own messages
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "int_parsing_size":
         message = TOO_LARGE
+    # A whole table would be too long.
     if place and not isinstance(detail["input"], dict):
         given = repr(detail["input"])
         given = given if len(given) <= SHOWN_CHARACTERS else f"{given[:SHOWN_CHARACTERS]}…"

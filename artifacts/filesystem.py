@@ -491,6 +491,7 @@ def _walk(directory: str, exclude: Sequence[str] = ()) -> list[InputFile]:
         for entry in visible:
             if exclude and is_excluded(entry.path[len(directory) :].lstrip("/"), exclude):
                 continue
+            # Follows links: what they lead to is part of the corpus.
             status = entry.stat()
             if stat.S_ISREG(status.st_mode):
                 found.append(_local_file(entry.path, status))

@@ -539,9 +539,11 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
     return WordPieceTokenizer(
         _in_id_order(vocabulary, path=path),
         lowercase,
+        # `None` means: as `lowercase` says.
         None if strip_accents == lowercase else strip_accents,
         bool(normalizer.get("handle_chinese_chars", True)),
         tuple(
+            # Options that are missing are off, except `normalized`.
             AddedWord(word, *(bool(options.get(name, name == "normalized")) for name in FIELDS))
             for word, _, options in added
             if word not in SPECIAL_TOKENS
@@ -589,6 +591,7 @@ def _foreign(
         )
     with _refusing(path):
         backend = own_pipeline(content, special=())
+        # A model that can be read may still fail when it is used.
         backend.encode("a")
     ids = backend.get_vocab(with_added_tokens=True)
     named = {
@@ -612,6 +615,7 @@ def _foreign(
         if token in named.values() or not spaced:
             return token
         begins = token.startswith(WORD_BEGINS)
+        # A mark alone stays as it is.
         return (token[1:] or token) if begins else f"{CONTINUATION}{token}"
 
     normalizer = backend.normalizer

@@ -166,6 +166,7 @@ def seconds_by_rates(
             seconds += work.unparsed_bytes / PARSING_RATE / workers
         return seconds, "measured rates"
     counting = 0.0
+    # The n-gram baseline is counted on the CPU, wherever the encoder runs.
     if stage == "evaluate":
         tokens = work.text_bytes * WORD_PIECES_PER_BYTE
         counting = min(tokens, work.run.evaluate.count_model_tokens) / COUNTING_RATE
@@ -176,6 +177,7 @@ def seconds_by_rates(
     precision = work.run.precision(stage)
     rates = matrix_rates() if rate is None else {}
     rate = rate or rates.get(precision, rates.get("fp32", ASSUMED_RATE))
+    # Work on single elements goes by their bytes; of a wide encoder's FLOPs it is a smaller part.
     elements = ELEMENT_SECONDS * (4 if precision == "fp32" else 2) / work.encoder.hidden_size
     # Seconds per FLOP: for products, and for everything else, which all cores share.
     each = 1 / (PRODUCT_SHARE * rate) + elements / cores()
@@ -286,6 +288,7 @@ class Work:
             examples = self.run.labels.tagging_train_sentences
             tokens = min(TAGGED_TOKENS, task.max_seq_length)
         elif self.run.pairs and not task.train:
+            # a query and a passage
             examples, tokens = self.run.pairs.train_pairs, 2 * tokens
         elif self.run.labels:
             examples = self.run.labels.pair_train_examples

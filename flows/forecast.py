@@ -124,10 +124,12 @@ def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast
     examples = {length: word_pieces * found.per_word_piece for length, found in yields.items()}
     a_copy = sum(count * yields[length].mean_length for length, count in examples.items())
     written = config.copies * len(config.max_seq_lengths)
+    # Text is cleaned and tokenised once; every copy of every length reads all tokens again.
     core_seconds = text_bytes * (1 / TOKENS_RATE + written / EXAMPLES_RATE)
     documents = text_bytes / MEAN_DOCUMENT
     moved = text_bytes * PACKED_RATIO + documents * ROW_BYTES
     wanted = max(int(min(text_bytes / BUCKET_BYTES, MOST_BUCKETS)), 1)
+    # rounded down to a power of two
     buckets = 1 << (wanted.bit_length() - 1)
     # the fullest bucket or disk: the largest of n normal draws is sqrt(2 ln n) deviations off
     spread = math.sqrt((VARIATION**2 + 1) * buckets / max(documents, 1.0))

@@ -129,6 +129,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
             job = for_each(unfinished, write, label="WriteExamples")
             runner.run(job, Progress("examples", total=total, unit="MB"))
     entries = all_finished(table.output, names)
+    # Whatever is made from the examples needs no other artifact for their words.
     copied = [
         put_bytes(table.output, tokens.read_bytes(name), name=name) for name in tokenizer.files()
     ]
@@ -286,6 +287,7 @@ def _record_batch(
     schema = examples_schema(rule.vocabulary_size)
     columns = [
         list_array(np.concatenate(ids), np.cumsum(lengths_N), schema.field(0).type),
+        # [CLS] and the first [SEP] belong to A.
         pa.array((pairs.a_length_N + 2).astype(np.uint16)),
         list_array(np.concatenate(positions_M), masked_ends_N, schema.field(2).type),
         list_array(np.concatenate(original_M), masked_ends_N, schema.field(3).type),

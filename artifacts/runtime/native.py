@@ -118,6 +118,7 @@ def shared_library(*sources: Path, flags: Sequence[str]) -> Path | str:
     """
     try:
         texts = (source.read_text("utf-8") for source in sources)
+        # All that the compiled code depends on is in the library's name.
         identity = [platform.machine(), *texts, *flags]
         if "-march=native" in flags:  # home directories may be shared
             lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -225,6 +225,7 @@ def split_examples(lines: list[str]) -> Iterator[tuple[bool, list[str]]]:
             continue
         yield False, prose
         example: list[list[str]] = []  # each statement's lines
+        # An example ends with a blank line; lines in it without a prompt are output.
         while place < len(lines) and lines[place].strip():
             if begun := _PROMPT.match(lines[place]):
                 example.append([begun[1].strip()])

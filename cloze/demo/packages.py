@@ -101,6 +101,7 @@ class Module:
 def module_files(distribution: str) -> list[ModuleFile]:
     """The documented modules of an installed distribution, sorted by name."""
     found = _installed(distribution)
+    # Raises if there is no record.
     record(distribution)
     listed = []
     for file in sorted(found.files or [], key=str):

@@ -128,6 +128,7 @@ def embed(
     if passages < 0:
         raise UsageError(f"--passages {passages}: expected a number of words, for example 100")
     loaded = load_model(vectors_directory(model, place.space()))
+    # Twice: the texts for the model, and the passages for the output.
     placed, read = tee(_passages_of(texts, words=passages, space=place.space()) if passages else ())
     found = loaded.embed_stream(
         (passage.text for passage in read) if passages else texts_or_lines(texts),

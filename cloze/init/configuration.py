@@ -136,6 +136,7 @@ def init(
     name = name or run_name(source)
     model = InitialModel(initial, model_directory(initial, place.space())) if initial else None
     data: dict[str, object]
+    # Not what this command or earlier runs have written there.
     ours = own_files(source, place.space(), *([str(output)] if output else []))
     task = labelled_files(find_files(source, ours))
     if task:

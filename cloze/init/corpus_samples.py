@@ -194,6 +194,7 @@ def look(path: str, exclude: Sequence[str] = ()) -> Look:
     if choice.reader in TABLES:
         field, why_field, texts = text_field(seen.rows, path)
     reader, why = choice.reader, f"{KINDS[choice.reader]}, by the content"
+    # `text` stands for prose of any layout, which the samples tell apart.
     if reader == "text":
         reader, why = plain_layout(texts, files=len(files), text_bytes=seen.text_bytes)
     documents = seen.documents(reader) or float(len(files))
@@ -222,8 +223,11 @@ def _sampled_corpus(reader: ReaderName, files: list[InputFile], *, size: int) ->
         tables = [table_rows(file, SAMPLED_ROWS) for file in files]
         per_byte = sum(count for count, _ in tables) / max(sum(file.size for file in files), 1)
         rows = tuple(row for _, rows in tables for row in rows)
+        # The files' size stands for that of their text, which is not known.
         return Sampled(text_bytes=float(size), rows=rows, rows_in_all=size * per_byte)
     read, unread = _samples(files, whole_lines=reader == "jsonl")
+    # Text per byte on disk, of files that were read to their end; else as is usual for the
+    # compression.
     known = {file: s.text_per_byte for file, s in read.items() if s.text_per_byte is not None}
     whole = sum(file.size for file in known)  # files that were read to their end
     text = sum(file.size * ratio for file, ratio in known.items())
@@ -302,6 +306,7 @@ def _sample(file: InputFile, *, limit: int, whole_lines: bool) -> Sample:
             found.append(chunk)
             if sum(map(len, found)) >= limit:
                 break
+        # One chunk more shows whether this was all.
         at_end = next(chunks, None) is None
         ratio = sum(map(len, found)) / file.size if at_end and file.size else None
         found = [b"".join(found)]

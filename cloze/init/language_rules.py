@@ -35,6 +35,7 @@ def language_rules(texts: Sequence[str]) -> LanguageRules:
     """The settings that suit the language of `texts`."""
     together = " ".join(texts)
     corpus = vocabulary = examples = pretrain = ""
+    # The splitter's own abbreviations are English.
     if language(together) != "English":
         abbreviations = learn_abbreviations(texts)[:SHOWN_ABBREVIATIONS]
         if abbreviations:

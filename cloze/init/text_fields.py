@@ -116,6 +116,7 @@ def table_rows(file: InputFile, count: int) -> tuple[int, list[Row]]:
             names, total = _with_strings(reader.schema), 0
             rows: list[Row] = []
             for batch in batches:
+                # All rows are counted, only the first converted.
                 total += len(batch)
                 if len(rows) < count:
                     rows += batch.select(names).slice(0, count - len(rows)).to_pylist()

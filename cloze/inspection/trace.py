@@ -70,6 +70,7 @@ def trace(
     """
     space = place.space()
     finished = read_record(space, run).stages
+    # From the end: the scores if there are any, else the model.
     last = next((stage for stage in ("evaluate", "finetune") if stage in finished), "pretrain")
     found = ancestors(run_artifact(space, run, stage=last), store=space.store)
     steps: list[TraceStep] = []
@@ -131,6 +132,7 @@ def find_example(examples: Artifact, *, split: str, row: int) -> TracedExample:
     """Row `row` of `split`, counting through its files in order."""
     left = row
     entries = [e for e in examples.manifest.files if e.statistics.get("split") == split]
+    # Pass over whole files until the row is in one.
     for entry in entries:
         if 0 <= left < (entry.rows or 0):
             break

@@ -256,6 +256,7 @@ def corrected(rows: Sequence[RowResult]) -> tuple[RowResult, ...]:
 def _figures(summary: Summary) -> list[tuple[Column, float]]:
     """The figures of one run, in the order of the columns."""
     found = []
+    # The headline's split alone.
     for model in summary.language_model[:1]:
         loss = Column(key="loss", title="held-out loss", unit="nats")
         accuracy = Column(key="accuracy", title="top-1 accuracy", unit="%")

@@ -122,6 +122,7 @@ def rows(
             encoders = {f"{table}-{name}": row.settings}
             if row.partner is not None:
                 encoders[f"{table}-{name}-partner"] = row.partner
+            # Of the row, and of its partner if it has one.
             seeded = (
                 tuple(_seeded(run, of, places, n) for n in range(seeds if row.main else 1))
                 for of, places in encoders.items()

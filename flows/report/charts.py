@@ -216,6 +216,7 @@ def bars(
 def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Markup:
     """Lines labelled at their ends instead of in a legend, with references and annotations."""
     named = [line.label for line in chart.lines] + [name for _, name in chart.references]
+    # Space on the right for the longest label, at most 40 % of the width.
     room = min(max((len(name) for name in named), default=0) * CHARACTER + 14, width * 0.4)
     margins = (36.0, room, 26.0, 52.0 if chart.second_x_text else 38.0)
     with drawing(width, height, label, margins=margins) as (axes, drawn):
@@ -374,6 +375,7 @@ def shades(
         for row, column in product(range(len(labels)), repeat=2):
             count = counts[row][column]
             colour = COLOURS["ours" if row == column else "other"]
+            # Even an empty cell is faintly visible.
             shade = 0.06 + 0.84 * count / (sum(counts[row]) or 1)
             axes.bar(column + 0.5, 0.96, 0.96, row + 0.02, color=colour, alpha=shade)
             if count and cell > 30:
@@ -418,6 +420,7 @@ def seed_dots(
                 y = place + offset / pitch
                 axes.plot(100 * value, y, "o", color=colour, alpha=0.55, markersize=6.4, mew=0)
             strong: TextStyle = STRONG if row.colour == "ours" else {}
+            # In pixels from the bottom, for texts beside the axes.
             middle = height - top - pitch * (place + 0.5)
             name: TextStyle = {**SOFT, **strong, "ha": "right", "va": "center"}
             shown: TextStyle = {**strong, "ha": "right", "va": "center"}

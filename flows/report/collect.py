@@ -291,6 +291,7 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
         for name in (CURVE, METRICS)
     )
     has_pairs = recipe["next_sentence_loss"]
+    # Lines with held-out scores are evaluations, all others training steps.
     losses = [row for row in curve if HELDOUT not in row]
     size = -(-len(losses) // POINTS) or 1
     measured: dict[int, dict[str, object]] = {}  # fields of `TrainingPoint` by step

@@ -95,6 +95,7 @@ def terminal_lines(summary: Summary) -> list[str]:
         compared = f"(n-gram baseline {loss}, unigram entropy {entropy})"
         facts.append(("MLM accuracy", f"{percent(model.mlm_accuracy)} {where}"))
         facts.append(("MLM loss", f"{nats(model.mlm_loss)} {compared}"))
+    # Only so many lines are shown, so not all tasks.
     for task in summary.tasks[:2]:
         if found := wording.search_found(task):
             facts.append(("search", found))

@@ -322,6 +322,7 @@ def search_found(task: TaskScore) -> str:
     before, after = (
         ", ".join(
             f"{metric_name(metric)} {spread_words(scores[metric])}"
+            # once, if that is the main metric
             for metric in dict.fromkeys((task.metric, "recall@1"))
             if metric in scores
         )

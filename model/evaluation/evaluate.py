@@ -101,6 +101,7 @@ def task_scores(
         # Grid points are not reported; the rest are the seeds of all systems.
         found = [trial for trial in trials.trials if trial.task == task.name and not trial.point]
         pretrained = (trial for trial in found if trial.system == PRETRAINED)
+        # Details are shown of one trial, the best on dev.
         best = max(pretrained, key=lambda trial: trial.merit, default=None)
         scores.append(
             TaskScore(
@@ -204,6 +205,7 @@ def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
         )
         for system in dict.fromkeys(trial.system for trial in trials)
         if system.startswith(PRETRAINED)
+        # the same system from random weights
         for against in (*baselines, system.replace(PRETRAINED, RANDOM, 1))
         if system in by_seed and against in by_seed
     ]

@@ -290,6 +290,7 @@ def score_held_out(
         masked_tokens=len(part.masked.words),
         mlm_loss=pretrained.mlm_loss,
         mlm_accuracy=pretrained.mlm_accuracy,
+        # e^700 is nearly the largest float.
         mlm_perplexity=math.exp(min(pretrained.mlm_loss, 700.0)),
         initial_mlm_loss=initial.mlm_loss if initial else None,
         initial_mlm_accuracy=initial.mlm_accuracy if initial else None,

@@ -347,6 +347,7 @@ class TrialRunner:
             world = world.alone()  # so small a head is trained by every rank alone
         else:
             encoder = initial.encoder(
+                # After another task, the encoder is the one that it has trained.
                 pretrained=plan.initialisation == "pretrained" or plan.after is not None,
                 seed=recipe.seed_for("encoder"),
                 used_ids=problem.used_ids,

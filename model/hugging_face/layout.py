@@ -107,6 +107,7 @@ def hugging_face_config(
             **({"cloze_objective": objective} if objective != "masked_lm" else {}),
         }
     required = REQUIRED["modern"]
+    # transformers' class has gated layers and rotary positions only.
     is_theirs = encoder.gated and encoder.positions == "rotary"
     return {
         "architectures": ["ModernBertForMaskedLM"],

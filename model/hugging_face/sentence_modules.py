@@ -212,6 +212,7 @@ class SentenceModules:
             ),
             "1_Pooling/config.json": _json({"word_embedding_dimension": width, **pooling}),
         }
+        # Poolings are concatenated; each step begins with the width of the one before.
         width *= len(self.pooling)
         for number, step in enumerate(self.steps, start=2):
             files |= step.files(f"{number}_{step.kind}", width=width)
@@ -277,6 +278,7 @@ def read_sentence_modules(
             f"{where}: {', '.join(kinds)}; expected Transformer, Pooling and any of "
             f"{', '.join(after)}: remove the file to use the encoder alone"
         )
+    # A name from a downloaded file must not lead out of the folder.
     for _, folder in modules[1:]:
         if not _PLAIN_FOLDER.fullmatch(folder):
             raise UsageError(f"{where}: {folder!r} is not a folder name")

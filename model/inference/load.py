@@ -176,6 +176,7 @@ class Model:
         chosen = (-1,) if layers is None else layers
         if not chosen or not all(-depth <= layer < depth for layer in chosen):
             raise UsageError(f"layers {layers}: expected numbers from {-depth} to {depth - 1}")
+        # The model's own modules, unless the caller chooses.
         modules = self.modules if pooling is None and layers is None else None
         if prompt is not None and modules is None:
             raise UsageError(
@@ -237,6 +238,8 @@ class Model:
             for number, text in enumerate(ids, start=first + 1):
                 if len(text) + 2 <= longest:
                     continue
+                # Models with modules have a limit of their own, at which sentence-transformers
+                # truncates, too.
                 if modules is None and not truncate:
                     raise UsageError(
                         f"text {number}: {len(text) + 2} tokens, the encoder has {positions} "

@@ -220,6 +220,7 @@ class SpanSplit:
         questions = tokenize(tokenizer, [text.strip() for text in self.table.texts("question")])
         kept = np.minimum(questions.lengths, config.max_query_length)
         self.cut_questions = int((kept < questions.lengths).sum())
+        # [CLS], the [SEP] behind the question, and the last [SEP].
         room = self.config.max_seq_length - 3 - kept
         if int(room.min()) < 1:
             raise UsageError(
@@ -232,6 +233,7 @@ class SpanSplit:
         self.most_context = np.split(most_context, np.cumsum(windows.length)[:-1])
         """Per window, for each of its context tokens, whether a span may start there."""
         kept = kept[windows.question]
+        # [CLS], the question, [SEP].
         self.text_offsets = kept + 2
         """[N] position of a window's first context token in its sequence."""
         first = self.ids.offsets[self.context[windows.question]] + windows.start

@@ -87,8 +87,10 @@ class Alarms:
                     f"{waited:.0%} of the time is spent waiting for batches; "
                     "put the examples on a faster disk"
                 )
+        # After a warning, its kind is silent for a while.
         due = [kind for kind in found if self._silent_until.get(kind, 0) <= record.step]
         self._silent_until.update(dict.fromkeys(due, record.step + SILENCE))
+        # Only now, so that a step is compared with those before it.
         self._losses.append(record.masked_lm_loss)
         self._waits.append(record.waited / max(record.seconds, 1e-9))
         return [found[kind] for kind in due]

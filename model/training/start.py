@@ -151,6 +151,7 @@ def ranks_of(
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     count = str(machine.ranks)
+    # as DeepSpeed's launcher sets them
     world = {"WORLD_SIZE": count, "LOCAL_SIZE": count, "CROSS_RANK": "0", "CROSS_SIZE": "1"}
     found = []
     for rank, cores in enumerate(shares_of_cores(machine)):

@@ -119,9 +119,11 @@ def quality(rows: HeldOut) -> ProbabilityQuality:
     """Log loss, Brier score and calibration error, with 95 % intervals over rows."""
     losses = rows.losses()
     squares = ((rows.probabilities() - rows.indicators()) ** 2).sum(-1)
+    # Labels do not exclude each other, so their mean counts.
     if not rows.exclusive:
         squares /= rows.labels
     chances, happened = rows.events()
+    # Bootstrap: rows with replacement, the same for every figure.
     draws = np.random.default_rng(address("bootstrap")).integers(len(rows), size=(DRAWS, len(rows)))
     errors = [calibration_error(chances[drawn], happened[drawn]) for drawn in draws]
     return ProbabilityQuality(

@@ -130,6 +130,7 @@ def count_examples(
     """The counts over one batch of N examples; `cut_N` are tokens lost to truncation."""
     lengths_N = np.diff(batch.column("input_ids").offsets.to_numpy()).astype(np.int64)
     label_N = batch.column("next_sentence_label").to_numpy()
+    # Ten bins below the maximum length, and the last one for exactly that.
     bins_N = np.where(
         lengths_N == max_seq_length, LENGTH_BINS - 1, (lengths_N - 1) * 10 // max_seq_length
     )

@@ -88,6 +88,7 @@ def _texts(path: str) -> Iterator[tuple[int, bytes | BrokenRecord]]:
     try:
         for number, record in enumerate(archives.ArchiveIterator(file)):
             found += 1
+            # Requests and metadata are no documents.
             if record.rec_type in ("response", "resource", "conversion"):
                 text = _text(record)
                 if text is not None:

@@ -161,6 +161,7 @@ def read_mediawiki(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock
             text = html.unescape(wikitext.decode("utf-8", "replace"))
             yield position, plain_text(text, media=media).encode()
 
+    # In other languages, `File:` has other names, which the head of the dump lists.
     head = next(stream(piece.path, at_a_time=MAX_SITE_BYTES), b"")[:MAX_SITE_BYTES]
     names = [name.decode("utf-8", "replace") for name in _MEDIA_NAMES.findall(head)]
     media = "|".join([_MEDIA, *map(re.escape, names)])

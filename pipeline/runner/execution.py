@@ -161,6 +161,7 @@ def polling(reader: ReportReader, *, stall_timeout: float) -> Iterator[None]:
     finally:
         finished.set()
         thread.join()
+        # what was reported since the last poll
         reader.poll()
 
 

@@ -429,6 +429,7 @@ def write_buckets(
     """Write a bucket and yield its account, or write the documents dropped by some shards."""
     key, values = gathered
     plan, job = backend.plan(), backend.job
+    # Keys beyond the buckets stand for the shards' accounts.
     if key >= len(plan.buckets):
         number = key - len(plan.buckets)
         counts, lists = zip(*cast(Iterable[tuple[DocumentCounts, bytes]], values), strict=True)
@@ -521,6 +522,7 @@ def unpack(ranges: Iterable[bytes], *, vocabulary_size: int) -> pa.Table:
     form = np.dtype(id_type(vocabulary_size).to_pandas_dtype())
     heads, lengths, ids = [np.zeros(0, dtype=_ROW)], [np.zeros(0, np.uint32)], [np.zeros(0, form)]
     for packed in ranges:
+        # A range is a count, its rows, the lengths of their sentences, and their ids.
         (count,) = _COUNT.unpack_from(packed)
         heads.append(np.frombuffer(packed, _ROW, count, _COUNT.size))
         place = _COUNT.size + count * _ROW.itemsize

@@ -144,6 +144,7 @@ class VarlenAttention(FlashAttention):
                 f"encoder.attention_probs_dropout_prob is {dropout_prob}; use the backend flash, "
                 "or set it to 0"
             )
+        # -1 is no limit; the second number is how far to the right.
         reach = -1 if self.reach is None else self.reach
         query_TAK, key_TAK, value_TAK = parts_T3AK.unbind(1)
         context_TAK = self.varlen_attn(
