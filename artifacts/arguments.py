@@ -90,6 +90,7 @@ def _as(value: object, kind: Kind, *, where: str) -> object:
     if origin is int:
         return _whole(value)
     if origin is bool:
+        # also NumPy's
         return bool(value) if type(value).__name__ in ("bool", "bool_") else _REFUSED
     if origin is Literal:
         return value if isinstance(value, str) and value in inner else _REFUSED

@@ -187,6 +187,7 @@ def put_local_file(
     path = filesystem.join(directory, entry.stored_name)
     filesystem.put_file(source, path, durable=False)
     filesystem.begin_flush(path)
+    # The record comes after the file, of which it says that it is there.
     filesystem.write_bytes(
         finished_record(directory, name), entry.model_dump_json().encode(), durable=False
     )
@@ -381,6 +382,7 @@ def _locked_if_free(directory: str) -> Iterator[str]:
             free = False
         except OSError:  # some network file systems cannot lock directories
             pass
+        # It may have been removed before it was locked.
         yield directory if free and os.path.exists(directory) else ""
     finally:
         os.close(handle)

@@ -265,6 +265,7 @@ class Work:
             trials = len(config.seeds) * len(config.initialisations)
             recipes = [(task.epochs, task.batch_size)] * trials
             if grid := config.grid:
+                # Every combination of the grid is one more trial, with its own epochs and batches.
                 recipes += [*product(grid.epochs, grid.batch_sizes)] * len(grid.learning_rates)
             flops += examples * one * sum(epochs for epochs, _ in recipes)
             steps += examples * sum(epochs / batch_size for epochs, batch_size in recipes)

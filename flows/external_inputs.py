@@ -179,6 +179,7 @@ def digest_of_packages(names: tuple[str, ...], *, place: str) -> str:
             raise UsageError(
                 f"{place}: {name} is not installed here; pip install {name}, or remove it"
             ) from None
+        # as pip spells it, whatever the configuration does
         found.append(f"{name.lower().replace('_', '-').replace('.', '-')}=={version}")
     return digest_of(sorted(found))
 

@@ -230,6 +230,7 @@ class Follower:
                 exit_code=1,
                 retryable=False,
             )
+        # By a signal: its negative number, or from a shell 128 more.
         killed = code < 0 or code in SIGNALLED
         ended = (
             f"killed by signal {-code if code < 0 else code - 128}" if killed else f"exit {code}"

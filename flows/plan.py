@@ -149,6 +149,7 @@ class Plan:
                 "or unlimited"
             )
         if "vocabulary" in self.to_run:
+            # Raises if it cannot be read.
             self.given_vocabulary()
         if "pretrain" in self.to_run:
             self.machine.training.check_recipe(self.run.pretrain)

@@ -242,6 +242,7 @@ def _patterns(
     for suffix, group in left.items():
         pattern = f"*{glob.escape(suffix)}"
         if suffix.startswith(".") and not any(fnmatchcase(name, pattern) for name in names):
+            # Those with a suffix of compression behind this one.
             plain = [file for file in group if not fnmatchcase(_name(file), pattern)]
             yield pattern
             packed = {

@@ -103,6 +103,7 @@ class KubernetesLauncher:
                 return
             self.cancel(job)
         job.mkdir(parents=True, exist_ok=True)
+        # An old exit code would end the wait at once.
         (job / "exit").unlink(missing_ok=True)
         name = f"cloze-{job.name}-{identity(argv)[:8]}"
         KubernetesJob(name=name, identity=identity(argv)).write(job)

@@ -53,6 +53,7 @@ class RunningSupervisor:
         options = ["--grace", str(grace), "--owner", str(os.getpid())]
         process = subprocess.Popen(
             [*argv, *options, *(("--preload", *preloaded) if preloaded else ())],
+            # New jobs arrive on its standard input.
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

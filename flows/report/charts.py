@@ -204,6 +204,7 @@ def bars(
         axes.axvline(0, color=COLOURS["other"], linewidth=1)
         for place, row in enumerate(rows):
             strong: TextStyle = STRONG if row.colour == "ours" else {}
+            # At most 16 pixels, and 5 between bars.
             thick = min(1 - 5 / pitch, 16 / pitch)
             axes.barh(place, row.value, thick, color=COLOURS[row.colour])
             _note(axes, row.shown, (row.value, place), (6, 0), **strong)
@@ -271,6 +272,7 @@ def _lines(axes: Axes, chart: LineChart) -> None:
     for level in levels:
         axes.axhline(level, color=COLOURS["faint"], linewidth=1, linestyle=(0, (3, 3)))
     for line in chart.lines:
+        # A line that never falls to `top` has nothing to draw.
         x, y = zip(*falling_part(line.places, top) or [(math.nan, math.nan)], strict=True)
         thick = {"ours": 2.2, "other": 2.0}.get(line.colour, 1.4)
         form = "o" if len(x) == 1 else "-"
@@ -341,6 +343,7 @@ def column_chart(
         axes.bar(range(len(counts)), counts, 0.96, align="edge", color=COLOURS["other"])
         axes.set_xlim(0, len(counts))
         axes.set_ylim(0, max(counts) or 1)
+        # As many labels as fit beside each other.
         widest = max(len(name) for name in edges) * CHARACTER * 1.4
         every = max(1, math.ceil(widest * len(counts) / width))
         axes.set_xticks(range(0, len(edges), every), edges[::every])
