@@ -142,7 +142,6 @@ class Trainer:
 
         for epoch in range(1, epochs + 1):
             loss = self.train_epoch(epoch, advance)
-            # The last evaluation is always that of the last epoch, whatever their number.
             if epoch * evaluations // epochs == (epoch - 1) * evaluations // epochs:
                 continue  # evaluations are spread evenly; the last epoch always has one
             logits = logits_of({"dev"} & self.problem.sequences.keys())
