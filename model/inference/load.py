@@ -274,6 +274,7 @@ class Model:
                     "shorten the text"
                 )
             examples.append(
+                # Only the positions are read; the words are unknown.
                 Example(ids, masked_lm_positions=places, masked_lm_ids=[0] * len(places))
             )
         return examples

@@ -231,6 +231,7 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
 
 def _inputs(table: TaskTable) -> Iterator[str]:
     columns = [table.columns[name] for name in INPUTS if table.has(name)]
+    # Cells may be lists, which cannot be elements of a set.
     return (repr(values) for values in zip(*columns, strict=True))
 
 

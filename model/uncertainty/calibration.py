@@ -52,6 +52,7 @@ def fit_temperatures(rows: HeldOut) -> tuple[float, ...]:
     if rows.exclusive:
         return (common,)
     present = rows.targets.sum(0)
+    # [L] rows with the label or without it, whichever are fewer.
     rarest = np.minimum(present, len(rows) - present)
     if rarest.max() < FEWEST_ROWS:
         return (common,)
@@ -67,9 +68,11 @@ def _fitted(rows: HeldOut) -> float:
     """One temperature for all labels of these rows."""
 
     def penalised(logarithm: float) -> float:
+        # The sum over rows and labels, where `losses` has means over labels.
         loss = rows.cooled([math.exp(logarithm)]).losses().sum() * (
             1 if rows.exclusive else rows.labels
         )
+        # A normal prior of the logarithm, whose deviation is 1.
         return float(loss + logarithm**2 / 2)
 
     bounds = (math.log(LOWEST), math.log(HIGHEST))
@@ -81,6 +84,7 @@ def folded(weights: Mapping[str, Tensor], temperatures: Sequence[float]) -> dict
     """The weights of a model whose logits are divided by the temperatures."""
     scale = 1.0 / torch.tensor(temperatures, dtype=torch.float32)
     return {
+        # The first dimension is that of the labels.
         name: (value * scale.to(value.device)[(...,) + (None,) * (value.ndim - 1)]).to(value.dtype)
         if name in HEAD
         else value

@@ -52,7 +52,9 @@ class HeldOut:
     def log_probabilities(self) -> Floats:
         """[N, L] logarithms of softmax, or of sigmoid if a text may have several labels."""
         if not self.exclusive:
+            # log σ(x) = -log(1 + e^-x)
             return -np.logaddexp(0.0, -self.logits)
+        # Without the maximum, `exp` cannot overflow.
         shifted = self.logits - self.logits.max(-1, keepdims=True)
         logs: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
         return logs
@@ -73,6 +75,7 @@ class HeldOut:
         logs = self.log_probabilities()
         if self.exclusive:
             return -logs[np.arange(len(self)), self.targets]
+        # log(1 - σ(x)) = log σ(-x)
         absent = -np.logaddexp(0.0, self.logits)
         found: Floats = -np.where(self.targets > 0, logs, absent).mean(-1)
         return found

@@ -71,12 +71,14 @@ class LocalSpill:
     def graph(self, shards: list[InputShard], queue: WorkQueue) -> Collection[str]:
         """Write the runs of `shards`, then the unfinished groups of buckets."""
         write = partial(write_group, spill=self, queue=queue)
+        # All runs exist: only buckets are left.
         if not shards:
             groups = unfinished_groups(bucket_groups(self.smallest(), self.job), self.job)
             return spread(groups, queue).map("WriteBuckets", write)
         write_each = partial(write_runs, spill=self, queue=queue)
         setup = partial(ShardTokenizer, self.job.stage, self.job.vocabulary)
         written = spread(shards, queue).flat_map("WriteRuns", write_each, setup=setup)
+        # The number of buckets is known only when all runs are.
         runs = gather(written, label="Runs")
         every: Collection[Sequence[Buckets]] = runs.map(
             "Groups", lambda _: bucket_groups(self.smallest(), self.job)
@@ -157,6 +159,7 @@ def _rows(runs: Sequence[str], bounds: tuple[int, int], splits: Sequence[int]) -
     low, high = bounds
     slices = []
     for batch in (_open_once(run)[split] for run in runs for split in splits):
+        # A batch is sorted by key, so a range of keys is one slice.
         keys_D = batch[KEY].to_numpy()
         start = int(np.searchsorted(keys_D, np.uint64(low)))
         # an end of 2^64 does not fit into 64 bits

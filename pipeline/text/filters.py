@@ -72,6 +72,7 @@ class TextMeasures:
     @cached_property
     def characters(self) -> Offsets:
         """Characters, including white space."""
+        # All bytes but those that continue a character, 10xxxxxx in UTF-8.
         characters: Offsets = np.diff(self._ends, prepend=0) - self.marks(
             (self._text & 0xC0) == 0x80
         )
@@ -99,6 +100,7 @@ class TextMeasures:
     def bullet_lines(self) -> Offsets:
         """Lines that start with `-`, `*` or U+2022."""
         feeds = np.flatnonzero(self._text == LINE_FEED)
+        # Every line ends with a line feed, so none begins behind the last one.
         starts = np.concatenate(([0], feeds + 1))[: len(feeds)]
         first = self._text[starts]
         bullet = (first == ord("-")) | (first == ord("*"))
@@ -110,11 +112,14 @@ class TextMeasures:
     @cached_property
     def ellipsis_lines(self) -> Offsets:
         """Lines that end with an ellipsis."""
+        # An ellipsis has three bytes, whether it is full stops or U+2026.
         return self.places(np.flatnonzero(self._ellipses[:-1] & (self._text[3:] == LINE_FEED)))
 
     @cached_property
     def words_with_letters(self) -> Offsets:
         """Words that contain a letter."""
+        # A word ends at a white-space character, and has a letter if there are more letters before
+        # this one than before the last one.
         spaces = np.flatnonzero(self._text <= SPACE)
         before = np.searchsorted(np.flatnonzero(self._letters), spaces)
         has_letter = np.diff(before, prepend=0) > 0
@@ -123,6 +128,7 @@ class TextMeasures:
     @cached_property
     def stop_words(self) -> Offsets:
         """Distinct `STOP_WORDS`, in any case."""
+        # Where runs of letters begin and end, in turns.
         edges = np.flatnonzero(np.diff(self._letters, prepend=False, append=False))
         starts, lengths = edges[::2], np.diff(edges)[::2]
         # Runs of letters as long as the word, narrowed down letter by letter.
@@ -130,6 +136,7 @@ class TextMeasures:
         for word in STOP_WORDS:
             places = starts[lengths == len(word)]
             for offset, letter in enumerate(word):
+                # Bit 0x20 makes ASCII letters lower-case.
                 places = places[self._text[places + offset] | 0x20 == letter]
             found += self.places(places) > 0
         return found
@@ -151,6 +158,7 @@ class TextMeasures:
     @cached_property
     def _unspaced(self) -> Offsets:
         """Words in scripts without spaces between them, such as Chinese and Thai."""
+        # First bytes of characters of three or four bytes.
         leads = np.flatnonzero(self._text >= 0xE0)
         code, _ = decode(np.concatenate((self._text, np.zeros(3, dtype=np.uint8))), leads)
         before = offsets(units(code))[np.searchsorted(leads, self._ends)]
