@@ -3,12 +3,14 @@
     cloze.load("demo").fill_mask("The default [MASK] is None.")
     cloze.load_task("demo", "tagging").predict([{"words": ["numpy", "arrays"]}])
     cloze.load_batches("demo", padded=True)
+    cloze.search("demo", "documents").ask("Who owns the garden?")
 
 In:  a run's name, or the directory of a model.
 Out: `cloze.model.inference.load.Model`, `cloze.model.inference.predict.Predictor`,
-     `cloze.model.data.torch_dataset.PretrainingBatches`. What the caller can act on is raised as a
-     `ClozeError`: a wrong argument or input as `UsageError`, a damaged artifact as
-     `IntegrityError`. Heavy libraries are imported only when one of the functions is called.
+     `cloze.model.data.torch_dataset.PretrainingBatches`, `cloze.inference.searcher.Search`. What
+     the caller can act on is raised as a `ClozeError`: a wrong argument or input as `UsageError`, a
+     damaged artifact as `IntegrityError`. Heavy libraries are imported only when one of the
+     functions is called.
 """
 
 from pathlib import Path
@@ -25,9 +27,11 @@ __all__ = [
     "load",
     "load_batches",
     "load_task",
+    "search",
 ]
 
 if TYPE_CHECKING:
+    from cloze.inference.searcher import Search
     from cloze.model.data.torch_dataset import PretrainingBatches
     from cloze.model.inference.load import Model
     from cloze.model.inference.predict import Predictor
@@ -122,3 +126,29 @@ def load_batches(
     return PretrainingBatches(
         examples.directory, config.pretrain, seed=seed, padded=padded, rank=rank, ranks=ranks
     )
+
+
+@checked
+def search(  # noqa: PLR0913 - keywords, each with a default: the options of the command
+    model: str | Path,
+    folder: str | Path,
+    *,
+    workspace: str | Path = "runs",
+    ranking: Literal["hybrid", "vectors", "lexical"] = "hybrid",
+    weight: float | int = 0.65,
+    language: str = "auto",
+    words: int = 100,
+    graph: bool = False,
+) -> "Search":
+    """The passages of a folder, loaded once and ready to be asked, `.ask("…")`.
+
+    `model` is as for `load`; `folder` is a file, folder, glob or URL of documents. Indexes are made
+    in `workspace` unless they are there. Passages of about `words` words are ranked by vectors,
+    words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
+    stemmer and stopwords, `graph` for millions of passages: `cloze.inference.searcher.How`.
+    """
+    from cloze.flows.workspace import writable_workspace
+    from cloze.inference.searcher import How, Search
+
+    how = How(ranking=ranking, weight=weight, language=language, words=words, graph=graph)
+    return Search(str(model), str(folder), space=writable_workspace(str(workspace)), how=how)

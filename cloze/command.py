@@ -28,6 +28,7 @@ OUR_PACKAGES = ("cloze",)
 EXTRA_WITH = {
     **dict.fromkeys(("apache_beam", "charset_normalizer", "zstandard"), "pipeline"),
     **dict.fromkeys(("deepspeed", "numpy", "safetensors", "scipy", "sklearn", "torch"), "model"),
+    **dict.fromkeys(("Stemmer", "bm25s"), "model"),
     **dict.fromkeys(("jinja2", "matplotlib", "prefect"), "flows"),
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript", "transformers"), "onnx"),
     "gcsfs": "gs",
@@ -130,8 +131,8 @@ COMMANDS = {
         "cloze embed demo --output vectors.npy < texts.txt",
     ),
     "search": (
-        "cloze.inference.vectors:search",
-        "Find the passages from a folder's documents that best match a question.",
+        "cloze.inference.search:search",
+        "Find the passages of a folder that best match a question; evaluate it on yours.",
         "cloze search demo ~/documents 'Who owns the garden?'",
     ),
     "submissions": (

@@ -22,14 +22,23 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from cloze.model.inference.passage_index import Hit, Vectors, nearest, nearest_in, write_graph
+from cloze.model.retrieval.fusion import best_rows
+from cloze.model.retrieval.passage_index import (
+    GRAPH,
+    GRAPH_FILES,
+    Graph,
+    Vectors,
+    cosines,
+    open_vectors,
+    write_graph,
+)
 
 COUNT = 10
 ROWS_AT_ONCE = 50_000
 ROW_NOISE, QUESTION_NOISE = 0.02, 0.03
 QUESTIONS_AT_ONCE = 64
 
-Way = Callable[[Vectors], Sequence[Sequence[Hit]]]
+Way = Callable[[Vectors], Sequence[Sequence[int]]]
 """From questions to the nearest rows of each."""
 
 
@@ -56,7 +65,7 @@ def answered(way: Way, questions: Vectors) -> tuple[float, list[set[int]]]:
     """Seconds per question, and the rows found for each."""
     began = time.monotonic()
     found = [
-        {hit.row for hit in hits}
+        set(hits)
         for start in range(0, len(questions), QUESTIONS_AT_ONCE)
         for hits in way(questions[start : start + QUESTIONS_AT_ONCE])
     ]
@@ -74,15 +83,22 @@ def main() -> None:
     sources = seen[random.integers(0, len(seen), arguments.questions)]
     questions = scaled(sources + QUESTION_NOISE * noise)
     with tempfile.TemporaryDirectory() as folder:
-        path, graph = f"{folder}/vectors.npy", f"{folder}/graph.usearch"
+        path = f"{folder}/vectors.npy"
         write_rows(path, seen, arguments.rows)
         began, cpu = time.monotonic(), time.process_time()
-        for _ in write_graph(path, graph):
+        for _ in write_graph(path, map(str, range(arguments.rows)), Path(folder)):
             pass
         built = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
-        ways = {
-            "exact": lambda some: nearest(path, some, count=COUNT),
-            "graph": lambda some: nearest_in(graph, path, some, count=COUNT),
+        matrix = open_vectors(path)
+        graph = Graph({name: f"{folder}/{name}" for name in GRAPH_FILES}, path)
+
+        def in_graph(question: Vectors) -> list[int]:
+            rows, scores = graph.candidates(question, COUNT)
+            return rows[best_rows(scores, COUNT)].tolist()
+
+        ways: dict[str, Way] = {
+            "exact": lambda some: [best_rows(one, COUNT).tolist() for one in cosines(matrix, some)],
+            "graph": lambda some: [in_graph(question) for question in some],
         }
         took: dict[str, dict[str, float]] = {}
         rows: dict[str, list[set[int]]] = {}
@@ -91,7 +107,7 @@ def main() -> None:
             one, _ = answered(way, questions[:1])
             each, rows[name] = answered(way, questions)
             took[name] = {"one_question_s": one, "of_many_s": each}
-        size = Path(graph).stat().st_size
+        size = Path(folder, GRAPH).stat().st_size
     shared = [len(a & b) for a, b in zip(rows["exact"], rows["graph"], strict=True)]
     result = {
         "machine": machine(),

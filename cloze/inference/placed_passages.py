@@ -7,14 +7,18 @@ Where a passage begins is found while the file is read a second time, in step wi
 few pages of it are in memory, and each passage is looked for in the pages after the last one.
 """
 
+import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
-from typing import NamedTuple
 
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.filesystem import located
+from cloze.artifacts.tokenizer import well_formed
+from cloze.init.corpus_files import LEFT_OUT
 from cloze.init.corpus_samples import Look
+from cloze.model.retrieval.passage_index import Passage
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from cloze.pipeline.readers.compression import stream
 from cloze.pipeline.readers.documents import Reader
@@ -33,16 +37,6 @@ WINDOWS = (1 << 14, 1 << 18)
 """Bytes after the previous passage in which the next one is looked for, the likely ones first."""
 
 
-class PlacedPassage(NamedTuple):
-    """A passage, and where it is, as in an index."""
-
-    file: str
-    line: int | None
-    """Where it begins, or the record that it is in; None if the file has no lines, or does not
-    contain the text verbatim."""
-    text: str
-
-
 def source_of(seen: Look) -> SourceConfig:
     """The source that reads the documents."""
     source = {**seen.source, "path": located(seen.path)}
@@ -52,19 +46,52 @@ def source_of(seen: Look) -> SourceConfig:
     return SourceConfig.model_validate(source)
 
 
-def placed_passages(
-    source: SourceConfig, *, words: int, account: Account
-) -> Iterator[PlacedPassage]:
+def said_of(account: Account, seen: Look) -> list[str]:
+    """What was read of a folder, and what was left out, and why."""
+    return [*account.lines(), *(f"left out: {odd}" for odd in seen.odd if odd.endswith(LEFT_OUT))]
+
+
+def placed_passages(source: SourceConfig, *, words: int, account: Account) -> Iterator[Passage]:
     """Each passage of up to about `words` words, with its line."""
     corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
     reader = reader_named(source.reader)
     documents = read_documents(corpus, CleaningConfig(), account)
     for file, of_file in groupby(documents, lambda document: document.file):
         places = _Places(file, reader)
+        titles = _Titles(file) if reader.is_json else None
         for document in of_file:
+            title = titles.of(document.position) if titles else ""
             passages = cut_passages(document.sentences, words=words)
             for text, line in places.lines(document, passages):
-                yield PlacedPassage(file, line, text)
+                yield Passage(file, line, text, title)
+
+
+class _Titles:
+    """The titles of a file's JSON objects (`title`), read in step with their texts."""
+
+    def __init__(self, path: str) -> None:
+        self._lines = _lines(stream(path, is_json=True))
+
+    def of(self, position: int) -> str:
+        """That of the object at this byte; positions are asked for in order."""
+        content = next((line for start, line in self._lines if start >= position), b"")
+        with suppress(ValueError, RecursionError):  # reported when the text was read
+            row = json.loads(content)
+            title = row.get("title") if isinstance(row, dict) else None
+            return well_formed(" ".join(title.split())) if isinstance(title, str) else ""
+        return ""
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Offset and content of each line; a damaged end is reported when the texts are read."""
+    rest, offset = b"", 0
+    with suppress(ClozeError):
+        for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield offset, line
+                offset += len(line) + 1
+    yield offset, rest
 
 
 class _Places:

@@ -134,7 +134,9 @@ def test_a_prompt_can_be_named_and_search_puts_its_own_before_questions_and_pass
     assert "no prompt 'other'" in cloze("embed", "prompts", "a", "--prompt", "other").stderr
     (folder / "documents").mkdir()
     (folder / "documents" / "one.txt").write_text("the list of names\n")
-    found = json.loads(cloze("search", "prompts", "documents", "a list", "--json").stdout)
+    found = json.loads(
+        cloze("search", "prompts", "documents", "a list", "--vectors", "--json").stdout
+    )
     question, passage = model.encode(["a b a list", "the the list of names"])
     assert found[0]["passages"][0]["score"] == pytest.approx(float(question @ passage), abs=1e-5)
 

@@ -12,7 +12,7 @@ import pytest
 
 from cloze.artifacts.errors import UsageError
 from cloze.flows import locks
-from cloze.inference import exchange, prediction, vectors
+from cloze.inference import exchange, prediction, searcher, vectors
 from cloze.inspection import runs
 
 Cloze = Callable[..., Any]
@@ -97,7 +97,7 @@ def test_a_run_that_was_killed_is_listed_and_shown_as_interrupted(
 @pytest.mark.parametrize(
     ("module", "looks_up", "arguments"),
     [
-        (vectors, "vectors_directory", ("search", "m", "texts", "q")),
+        (searcher, "vectors_directory", ("search", "m", "texts", "q")),
         (vectors, "vectors_directory", ("embed", "m", "text")),
         (exchange, "model_directory", ("export", "m", "out")),
         (prediction, "model_directory", ("predict", "m", "text")),

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import pytest
 import cloze as api
 from cloze.inference import input_texts
 from cloze.inference.placed_passages import placed_passages
-from cloze.model.inference import passage_index
+from cloze.model.retrieval import passage_index
+from cloze.model.retrieval.fusion import best_rows
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.text.account import Account
 from tests.cloze.tiny_model import write_model
@@ -51,14 +52,15 @@ def indexes(folder: Path) -> list[Path]:
 def test_a_question_finds_the_passage_with_its_words_its_file_and_its_line(
     cloze: Cloze, searched: Path
 ) -> None:
-    (found,) = answer(cloze, "Names a b.", "--top-k", "2", "--words", "4")
+    (found,) = answer(cloze, "Names a b.", "--top-k", "2", "--words", "4", "--vectors")
     best, second = found["passages"]
     assert best["file"] == os.path.join("texts", "two.txt")
     assert (best["line"], best["text"]) == (3, "Names a b.")
     assert best["score"] == pytest.approx(1.0, abs=1e-5)
+    assert best["found_by"] == {"vectors": 1}
     assert second["score"] < best["score"]
     shown = cloze("search", "encoder", "texts", "the list of names", "--words", "4")
-    assert "texts/one.txt, line 1" in shown.stdout
+    assert "texts/one.txt, line 1  (vectors 1, words 1)" in shown.stdout
 
 
 def test_each_repetition_of_a_passage_has_its_own_line(cloze: Cloze, searched: Path) -> None:
@@ -71,7 +73,7 @@ def test_each_repetition_of_a_passage_has_its_own_line(cloze: Cloze, searched: P
 
 
 def test_scores_are_the_cosines_of_all_passages_in_order(cloze: Cloze, searched: Path) -> None:
-    (found,) = answer(cloze, "the list", "--words", "4")
+    (found,) = answer(cloze, "the list", "--words", "4", "--vectors")
     texts = [passage["text"] for passage in found["passages"]]
     vectors = api.load("encoder").embed([*texts, "the list"], normalize=True)
     assert sorted(texts) == [
@@ -110,8 +112,9 @@ def test_the_index_is_made_once_until_text_model_or_passages_change(
     first = cloze("search", "encoder", "texts", "a")
     assert "index 2 passages" in first.stderr
     assert "encoder was not trained for retrieval" in first.stderr
+    assert "words 2 passages" in first.stderr
     again = cloze("search", "encoder", "texts", "b")
-    assert "index" not in again.stderr
+    assert "passages/s" not in again.stderr
     assert len(indexes(searched)) == 1
     cloze("search", "encoder", "texts", "a", "--words", "3")
     assert len(indexes(searched)) == 2
@@ -120,17 +123,21 @@ def test_the_index_is_made_once_until_text_model_or_passages_change(
     assert len(indexes(searched)) == 3
 
 
-def test_the_nearest_rows_do_not_depend_on_the_block_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_nearest_rows_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passage_index, "ROWS_AT_ONCE", 7)
     random = np.random.default_rng(0)
     matrix = random.standard_normal((40, 8)).astype(np.float32)
-    np.save(tmp_path / "m.npy", matrix)
     questions = random.standard_normal((3, 8)).astype(np.float32)
-    found = passage_index.nearest(str(tmp_path / "m.npy"), questions, count=5)
-    for question, hits in zip(questions, found, strict=True):
-        assert [hit.row for hit in hits] == np.argsort(-(matrix @ question))[:5].tolist()
+    found = passage_index.cosines(matrix, questions)
+    assert np.allclose(found, questions @ matrix.T, atol=1e-6)
+    for scores in found:
+        assert best_rows(scores, 5).tolist() == np.argsort(-scores)[:5].tolist()
+
+
+def test_of_equal_scores_the_first_rows_come_first() -> None:
+    scores = np.array([0.0, 2.0, 1.0, 1.0, 1.0, 2.0], np.float32)
+    assert best_rows(scores, 3).tolist() == [1, 5, 2]
+    assert best_rows(scores, 9).tolist() == [1, 5, 2, 3, 4, 0]
 
 
 def test_a_graph_of_thousands_finds_the_same_rows_as_an_exact_scan(tmp_path: Path) -> None:
@@ -140,21 +147,45 @@ def test_a_graph_of_thousands_finds_the_same_rows_as_an_exact_scan(tmp_path: Pat
     near = topics[random.integers(0, 50, 4200)] + random.standard_normal((4200, 64))
     vectors = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
     matrix, questions = vectors[:4000], vectors[4000:]
-    path, graph = str(tmp_path / "m.npy"), str(tmp_path / "m.usearch")
+    graph = graph_over(matrix, map(str, range(4000)), tmp_path)
+    found = 0
+    for question in questions:
+        exact = matrix @ question
+        rows, scores = graph.candidates(question, 10)
+        assert scores == pytest.approx(exact[rows], abs=1e-6)
+        best = rows[best_rows(scores, 10)]
+        found += len(set(best.tolist()) & set(best_rows(exact, 10).tolist()))
+        mean, deviation = graph.spread(question)
+        assert (mean, deviation) == pytest.approx((exact.mean(), exact.std()), abs=1e-4)
+    assert found / (10 * len(questions)) >= 0.95
+    assert passage_index.recall_of(graph, str(tmp_path / "m.npy")) >= 0.95
+
+
+def graph_over(matrix: Any, texts: Iterable[str], folder: Path) -> passage_index.Graph:
+    path = str(folder / "m.npy")
     np.save(path, matrix)
-    assert list(passage_index.write_graph(path, graph)) == list(range(4000))
-    found = passage_index.nearest_in(graph, path, questions, count=10)
-    exact = passage_index.nearest(path, questions, count=10)
-    both = [len(set(some) & set(best)) for some, best in zip(rows(found), rows(exact), strict=True)]
-    assert np.mean(both) / 10 >= 0.95
-    for question, hits in zip(questions, found, strict=True):
-        scores = [hit.score for hit in hits]
-        assert scores == pytest.approx([float(matrix[hit.row] @ question) for hit in hits])
-        assert scores == sorted(scores, reverse=True)
+    assert list(passage_index.write_graph(path, texts, folder)) == list(range(len(matrix)))
+    paths = {name: str(folder / name) for name in passage_index.GRAPH_FILES}
+    return passage_index.Graph(paths, path)
 
 
-def rows(found: list[list[passage_index.Hit]]) -> list[list[int]]:
-    return [[hit.row for hit in hits] for hits in found]
+def test_a_graph_of_many_equal_passages_has_the_best_score_of_every_question(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("usearch")
+    random = np.random.default_rng(0)
+    distinct = random.standard_normal((300, 32)).astype(np.float32)
+    distinct /= np.linalg.norm(distinct, axis=1, keepdims=True)
+    texts = [*range(300), *random.integers(0, 3, 5000)]  # three passages, 1,667 times each
+    matrix = distinct[texts] + 1e-8 * random.standard_normal((5300, 32)).astype(np.float32)
+    graph = graph_over(matrix, map(str, texts), tmp_path)
+    for question in distinct:
+        exact = matrix @ question
+        rows, scores = graph.candidates(question, 10)
+        assert scores.max() == pytest.approx(exact.max(), abs=1e-6)
+        assert len(rows) >= 10
+    rows, _ = graph.candidates(distinct[0], 10)
+    assert set(np.flatnonzero(np.array(texts) == 0)) <= set(rows)
 
 
 def test_a_graph_is_built_once_and_gives_the_same_answers(cloze: Cloze, searched: Path) -> None:
@@ -169,7 +200,7 @@ def test_a_graph_is_built_once_and_gives_the_same_answers(cloze: Cloze, searched
         one["text"] for one in exact[0]["passages"]
     ]
     again = cloze("search", "encoder", "texts", *asked, "--index", "--json")
-    assert "graph" not in again.stderr
+    assert "graph 4 vectors" not in again.stderr
     assert again.stdout == first.stdout
     assert len(indexes(searched)) == 1
     assert len(list((searched / "runs" / "artifacts" / "vector_graph").iterdir())) == 1
@@ -355,7 +386,7 @@ def test_a_new_file_costs_its_own_passages(cloze: Cloze, searched: Path) -> None
     done = cloze("search", "encoder", "texts", "names")
     assert "index 1 passages" in done.stderr
     assert len(found_at(cloze, "texts")) == len(first) + 1
-    (best, *_), *_ = [answer(cloze, "Of the list a b.")[0]["passages"]]
+    (best, *_), *_ = [answer(cloze, "Of the list a b.", "--vectors")[0]["passages"]]
     assert (best["file"], best["score"]) == ("texts/three.txt", pytest.approx(1.0, abs=1e-5))
 
 

@@ -1,0 +1,265 @@
+"""The indexes of a folder's passages: artifacts that are made once.
+
+In:  a model, a folder of documents, and how its passages are cut.
+Out: `vectors`, the passages with their vectors, per model, folder contents and form of passages;
+     `lexical_index`, BM25 over the same passages, which all models share; `vector_graph`, a graph
+     of the vectors, for millions of them.
+
+If interrupted, they are made again from the start. No run refers to them, so `cloze gc` deletes
+them.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+from cloze.artifacts import filesystem
+from cloze.artifacts.digests import digest_of
+from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.progress import say
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_local_file, scratch_directory
+from cloze.flows.external_inputs import digest_of_model, digests_of_files
+from cloze.flows.inventory import look_up, remove_damage
+from cloze.flows.report.units import plural
+from cloze.flows.workspace import Workspace
+from cloze.inference.input_texts import metered
+from cloze.inference.placed_passages import placed_passages, said_of, source_of
+from cloze.init.corpus_files import own_files
+from cloze.init.corpus_samples import language, look
+from cloze.model.hugging_face.sentence_modules import DOCUMENT
+from cloze.model.inference.load import Model
+from cloze.model.retrieval import lexical_index, passage_index
+from cloze.model.retrieval.lexical_index import NO_LANGUAGE, LexicalIndex
+from cloze.model.retrieval.passage_index import Graph, Vectors
+from cloze.model.retrieval.questions import CORPUS, is_beir
+from cloze.pipeline.text.account import Account
+
+STAGE, LEXICAL_STAGE, GRAPH_STAGE = "vectors", "lexical_index", "vector_graph"
+FORMAT_VERSION = 5
+"""5: passages have titles; 4: passages are embedded with the model's prompts; 3: contents are known
+by name, lines by record; 2: the index contains the passages' lines."""
+LEXICAL_FORMAT_VERSION = 1
+GRAPH_FORMAT_VERSION = 2
+"""2: one vector for equal texts."""
+
+AUTOMATIC = "auto"
+SAMPLED_PASSAGES = 200
+"""Passages by which the language of a collection is guessed."""
+
+LANGUAGES = {
+    **{name: name.lower() for name in ("English", "German", "French", "Spanish", "Italian")},
+    **{name: name.lower() for name in ("Portuguese", "Dutch", "Polish", "Swedish", "Turkish")},
+    "Greek script": "greek",
+    "Tamil script": "tamil",
+    "Armenian script": "armenian",
+}
+"""Snowball's stemmer for what `language` guesses; for others the user names one."""
+
+
+def index_folder(
+    model: Model,
+    directory: str,
+    folder: str,
+    *,
+    words: int,
+    space: Workspace,
+    others: Sequence[str] = (),
+) -> Artifact:
+    """The passages of `folder` with their vectors: an existing artifact, or a new one.
+
+    `others` are files of ours, such as questions, which are no documents if they are in the folder.
+    """
+    if is_beir(folder):  # its questions are none of its documents
+        folder = filesystem.join(folder, CORPUS)
+    seen = look(folder, own_files(folder, space, *others))
+    source = source_of(seen)
+
+    def documents() -> InputRef:
+        """The digest of all contents with their names, which an index shows."""
+        found = digests_of_files(source.path, place="folder", exclude=source.exclude)
+        return InputRef(digest=digest_of(found))
+
+    table = StageTable(
+        stage=STAGE,
+        format_version=FORMAT_VERSION,
+        config={
+            # Not where the files are; what they contain is in the inputs.
+            "source": source.model_dump(mode="json", exclude={"path", "exclude"}),
+            "passage_words": words,
+        },
+        inputs={
+            "model": InputRef(digest=digest_of_model(directory, place="model")),
+            "documents": documents(),
+        },
+        output="",
+    )
+    table = table.model_copy(update={"output": space.store.directory(STAGE, table.key)})
+    artifact, output = _intact(table), table.output
+    if artifact:
+        # The first line counts the documents read, of which there are none now.
+        for line in artifact.manifest.execution.get("account", [])[1:]:
+            say(f"search: {line}")
+        return artifact
+    account = Account()
+    with scratch_directory(output) as scratch:
+        count = passage_index.write_passage_index(
+            Path(scratch),
+            placed_passages(source, words=words, account=account),
+            partial(_vectors, model, known=_earlier_vectors(space, table)),
+            width=model.vector_width(),
+        )
+        said = said_of(account, seen)
+        for line in said:
+            say(f"search: {line}")
+        if not count:
+            raise UsageError(
+                f"{folder}: no text in {plural(seen.files, 'file')}; expected documents"
+            )
+        # The key says what was read only if nothing has changed meanwhile.
+        if documents() != table.inputs["documents"]:
+            raise UsageError(f"{folder}: changed while it was read; run the command again")
+        files = [
+            put_local_file(output, f"{scratch}/{name}", name=name, rows=count)
+            for name in (passage_index.VECTORS, passage_index.PASSAGES)
+        ]
+    return commit(
+        table,
+        files,
+        statistics={"passages": count, "width": model.vector_width()},
+        execution={"source": folder, "model": directory, "account": said},
+    )
+
+
+def _vectors(
+    model: Model, texts: Iterable[str], *, known: Mapping[bytes, Vectors]
+) -> Iterator[Vectors]:
+    """The vectors of the texts in their order; only those that are not known are computed."""
+    # Texts whose vectors are not passed on yet, in order: the digest of a known one, None for one
+    # that is being computed.
+    waiting: deque[bytes | None] = deque()
+
+    def unknown() -> Iterator[str]:
+        for text in texts:
+            digest = passage_index.digest_of_text(text)
+            waiting.append(digest if digest in known else None)
+            if waiting[-1] is None:
+                yield text
+
+    def ready() -> Iterator[Vectors]:
+        while waiting and waiting[0] is not None:
+            yield known[waiting[0]]
+            waiting.popleft()
+
+    # The model takes texts ahead, in batches; its vectors are put back in order by `waiting`.
+    computed = model.sentence_vectors(unknown(), prompt=DOCUMENT)
+    for vector in metered(computed, verb="index", unit="passages"):
+        yield from ready()
+        waiting.popleft()
+        yield vector
+    yield from ready()
+
+
+def _earlier_vectors(space: Workspace, table: StageTable) -> Mapping[bytes, Vectors]:
+    """The vectors of the largest index that the same model made, by the digests of the texts.
+
+    One new file then costs its own passages. Indexes are the only cache, which `cloze gc` clears.
+    """
+    best: Artifact | None = None
+    for key in filesystem.list_names(filesystem.join(space.store.root, STAGE)):
+        with suppress(ClozeError):
+            found = space.store.find(STAGE, key)
+            same = found and found.manifest.inputs.get("model") == table.inputs["model"].digest
+            if found and same and found.manifest.format_version == FORMAT_VERSION:
+                passages = [one.manifest.statistics["passages"] for one in (found, best) if one]
+                best = found if passages[0] >= max(passages) else best
+    if best is None:
+        return {}
+    return passage_index.vectors_by_text(
+        best.path(passage_index.VECTORS), best.path(passage_index.PASSAGES)
+    )
+
+
+def index_words(index: Artifact, *, language: str, space: Workspace) -> LexicalIndex:
+    """BM25 over the passages of `index`: an existing artifact, or a new one.
+
+    `language` is one of Snowball's, `none`, or `auto` to guess it from the passages.
+    """
+    passages = index.path(passage_index.PASSAGES)
+    if language == AUTOMATIC:
+        language = _language_of(passages, index.manifest.statistics["passages"])
+    lexical_index.analyzer(language)  # report an unknown one, or a missing library, early
+    (digest,) = (f.sha256 for f in index.manifest.files if f.name == passage_index.PASSAGES)
+    table = StageTable(
+        stage=LEXICAL_STAGE,
+        format_version=LEXICAL_FORMAT_VERSION,
+        # Other versions have other stems, stopwords and arrays.
+        config={name: version(name) for name in ("bm25s", "PyStemmer")} | {"language": language},
+        inputs={"passages": InputRef(digest=digest)},
+        output="",
+    )
+    table = table.model_copy(update={"output": space.store.directory(LEXICAL_STAGE, table.key)})
+    artifact, output = _intact(table), table.output
+    if not artifact:
+        with scratch_directory(output) as scratch:
+            texts = metered(passage_index.read_texts(passages), verb="words", unit="passages")
+            count = lexical_index.write_lexical_index(Path(scratch), texts, language=language)
+            files = [
+                put_local_file(output, f"{scratch}/{name}", name=name, rows=count)
+                for name in lexical_index.FILES
+            ]
+        artifact = commit(table, files, statistics={"passages": count})
+        say(f"words: {language}" + (", unstemmed" if language == NO_LANGUAGE else " stemmer"))
+    paths = {name: artifact.path(name) for name in lexical_index.FILES}
+    return LexicalIndex(paths, language=language)
+
+
+def _language_of(passages: str, count: int) -> str:
+    """The language of a sample of passages, spread over all."""
+    rows = range(0, count, max(1, count // SAMPLED_PASSAGES))
+    texts = (passage_index.read_passage(passages, row).text for row in rows)
+    return LANGUAGES.get(language(" ".join(texts)), NO_LANGUAGE)
+
+
+def graph_of(index: Artifact, space: Workspace) -> Graph:
+    """The graph of the index's vectors: an existing artifact, or a new one."""
+    table = StageTable(
+        stage=GRAPH_STAGE,
+        format_version=GRAPH_FORMAT_VERSION,
+        # Another version of the library builds its own graph.
+        config={"usearch": version("usearch"), **passage_index.GRAPH_SETTINGS},
+        inputs={"vectors": InputRef(digest=index.digest)},
+        output="",
+    )
+    table = table.model_copy(update={"output": space.store.directory(GRAPH_STAGE, table.key)})
+    artifact, output = _intact(table), table.output
+    vectors = index.path(passage_index.VECTORS)
+    if not artifact:
+        with scratch_directory(output) as scratch:
+            texts = passage_index.read_texts(index.path(passage_index.PASSAGES))
+            rows = passage_index.write_graph(vectors, texts, Path(scratch))
+            count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
+            paths = {name: f"{scratch}/{name}" for name in passage_index.GRAPH_FILES}
+            recall = passage_index.recall_of(Graph(paths, vectors), vectors)
+            files = [
+                put_local_file(output, path, name=name, rows=count) for name, path in paths.items()
+            ]
+        artifact = commit(table, files, statistics={"recall": recall})
+    recall = artifact.manifest.statistics["recall"]
+    say(
+        f"graph: finds {recall:.1%} of the {passage_index.COMPARED} nearest passages of sampled "
+        "ones; without --index all are compared"
+    )
+    return Graph({name: artifact.path(name) for name in passage_index.GRAPH_FILES}, vectors)
+
+
+def _intact(table: StageTable) -> Artifact | None:
+    """The artifact of `table`, verified; what is damaged of it is removed, to be made again."""
+    found = look_up(table)
+    if found.damage:
+        say(f"search: {found.damage}; making it again")
+        remove_damage(table.output, found)
+    return found.artifact

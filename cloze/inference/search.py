@@ -1,0 +1,140 @@
+"""`cloze search`: the passages of a folder that best match a question; how often they are right.
+
+In:  a model, a folder of documents, and questions; with --evaluate, questions with right answers.
+Out: for each question the best passages with file, line, score, and the ranking that found them;
+     with --evaluate, how good the rankings are, and the questions for which the right passage is
+     not among the first ten.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import tee
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cloze.answer import Answer, print_lines
+from cloze.artifacts.errors import UsageError
+from cloze.flows.workspace import writable_workspace
+from cloze.inference.collection import AUTOMATIC
+from cloze.inference.input_texts import ModelName, Text, texts_or_lines
+from cloze.inference.search_evaluation import evaluate
+from cloze.inference.searcher import WORDS, Found, How, Search
+from cloze.model.retrieval.fusion import WEIGHT, Ranking
+from cloze.model.retrieval.questions import read_questions
+from cloze.options import PLACE, Place, reading_artifacts
+
+SHOWN_BY = {"vectors": "vectors", "lexical": "words"}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RankedBy:
+    """How passages are ranked."""
+
+    hybrid: bool = False
+    """Rank by vectors and words together: the default."""
+
+    vectors: bool = False
+    """Rank by vectors alone."""
+
+    lexical: bool = False
+    """Rank by words alone (BM25)."""
+
+    weight: float = WEIGHT
+    """Weight of the vectors in hybrid ranking, from 0 to 1; that of the words is the rest."""
+
+    language: str = AUTOMATIC
+    """Language whose stemmer and stopwords apply to words: english, german, …; none; by default a
+    guess."""
+
+    index: bool = False
+    """For millions of vectors: search a graph of them, built once, instead of comparing with all.
+    How many of the nearest it finds is measured and logged. Needs the extra `index`."""
+
+    def how(self, *, words: int) -> How:
+        """The same for the searcher."""
+        given: list[Ranking] = [
+            name for name in ("hybrid", "vectors", "lexical") if getattr(self, name)
+        ]
+        if len(given) > 1:
+            raise UsageError(f"{' '.join(f'--{one}' for one in given)}: expected only one of these")
+        ranking = given[0] if given else "hybrid"
+        if self.index and ranking == "lexical":
+            raise UsageError("--index --lexical: the graph is one of vectors; leave one out")
+        return How(
+            ranking=ranking,
+            weight=self.weight,
+            language=self.language,
+            words=words,
+            graph=self.index,
+        )
+
+
+RANKED_BY = RankedBy()
+
+
+@reading_artifacts
+def search(
+    model: ModelName,
+    folder: str,
+    /,
+    *questions: Text,
+    questions_file: Annotated[Path | None, Parameter(name="--evaluate")] = None,
+    top_k: int = 5,
+    words: int = WORDS,
+    by: RankedBy = RANKED_BY,
+    place: Place = PLACE,
+) -> Answer | None:
+    """Search a folder.
+
+    :param folder: File, folder, glob or URL of the documents.
+    :param top_k: Number of passages for each question.
+    :param questions_file: CSV or JSON lines with columns `question` and at least one of `file`,
+        `passage`, `answer`; or a folder in BEIR's layout. Report how good the rankings are.
+    :param words: Approximate words per passage, which ends at a sentence boundary.
+    """
+    how = by.how(words=words)
+    if how.graph:
+        import_module("usearch.index")  # report a missing library early
+    if top_k < 1:
+        raise UsageError(f"--top-k {top_k}: expected at least 1")
+    space = writable_workspace(place.machine().workspace)
+    if questions_file:
+        if questions or how.graph:
+            raise UsageError(
+                "--evaluate ranks the whole collection for the questions of its file; leave out "
+                "--index and other questions"
+            )
+        asked = read_questions(str(questions_file))
+        ours = (str(questions_file),)
+        found = evaluate(Search(model, folder, space=space, how=how, others=ours), asked)
+        return Answer(found.data(), found.text(), place.json)
+    searched = Search(model, folder, space=space, how=how)
+    answers = _answers(searched, texts_or_lines(questions), top_k=top_k)
+    if place.json:
+        data = [
+            {"question": question, "passages": [one._asdict() for one in passages]}
+            for question, passages in answers
+        ]
+        return Answer(data, "", as_json=True)
+    for question, passages in answers:
+        print_lines([question, *(line for one in passages for line in shown(one))])
+    return None
+
+
+def _answers(
+    searched: Search, questions: Iterator[str], *, top_k: int
+) -> Iterator[tuple[str, list[Found]]]:
+    asked, repeated = tee(questions)
+    return zip(repeated, searched.ask_all(asked, top_k=top_k), strict=False)
+
+
+def shown(found: Found) -> list[str]:
+    """A passage in two lines: score, place and what found it; its text."""
+    where = f"{found.file}, line {found.line}" if found.line else found.file
+    ranks = ", ".join(f"{SHOWN_BY[name]} {rank:,}" for name, rank in found.found_by.items())
+    title = f"{found.title}: " if found.title else ""
+    return [f"  {found.score:.3f}  {where}  ({ranks})", f"         {title}{found.text}"]

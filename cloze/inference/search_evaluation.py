@@ -1,0 +1,275 @@
+"""How good a search is on questions whose right answers are known.
+
+In:  a `Search`, and questions with what is right for them.
+Out: `Evaluation`: nDCG@10, recall@10 and @100, MRR@10 and MAP of vectors, words and both over the
+     whole collection, with bootstrap intervals; differences with theirs; the weight that one half
+     of the questions chooses and the other half confirms or does not; the questions that fail.
+
+The figures of `hybrid` are those of the weight that was asked for: nothing in them was chosen on
+the same questions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cloze.answer import aligned
+from cloze.artifacts.progress import say
+from cloze.inference.input_texts import metered
+from cloze.inference.searcher import Scores, Search
+from cloze.model.retrieval.fusion import best_rows, fused
+from cloze.model.retrieval.passage_index import PASSAGES, Vectors, read_passages
+from cloze.model.retrieval.questions import Gold, Question, find_gold
+from cloze.model.retrieval.ranking_metrics import (
+    HEADLINE,
+    METRICS,
+    Floats,
+    Interval,
+    Relevant,
+    by_metric,
+    interval,
+    intervals,
+)
+
+HYBRID, VECTORS, LEXICAL = "hybrid", "vectors", "lexical"
+NAMES = {VECTORS: "vectors", LEXICAL: "words (BM25)", HYBRID: "hybrid"}
+
+WEIGHTS = tuple(round(0.05 * step, 2) for step in range(21))
+"""Weights of the vectors among which half of the questions chooses."""
+FEWEST_TO_CHOOSE = 20
+"""Questions; among fewer the choice is chance."""
+
+NOT_FOUND = 1 << 62
+"""Rank of a document that a ranking does not contain."""
+
+FIRST = 10
+"""A question fails if nothing right is among the first so many."""
+SHOWN_FAILURES, SHOWN_CHARACTERS = 10, 160
+
+# C passages, U units, R relevant units of a question, Q questions
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A question that found nothing right among the first `FIRST`."""
+
+    question: str
+    rank: int | None
+    """Of the best right one; None if it is not ranked at all."""
+    right: str
+    found: str
+    """The passage that was ranked first."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The weight that half of the questions chooses, evaluated on the other half."""
+
+    weight: float
+    difference: Interval
+    """nDCG@10 against the given weight, on the half that did not choose."""
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it is better by more than its interval."""
+        return self.difference.low > 0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is known of a search."""
+
+    passages: int
+    unit: str
+    questions: int
+    weight: float
+    systems: dict[str, dict[str, Interval]]
+    """By ranking and metric."""
+    against: dict[str, Interval]
+    """nDCG@10 of hybrid ranking minus that of each single one, on the same questions."""
+    choice: Choice | None
+    failures: tuple[Failure, ...]
+    remarks: tuple[str, ...]
+
+    def data(self) -> dict[str, object]:
+        """For JSON; fractions, not per cent."""
+        choice = self.choice
+        return {
+            "passages": self.passages,
+            "unit": self.unit,
+            "questions": self.questions,
+            "weight": self.weight,
+            "systems": {
+                system: {name: found._asdict() for name, found in of_system.items()}
+                for system, of_system in self.systems.items()
+            },
+            "hybrid_minus": {name: found._asdict() for name, found in self.against.items()},
+            "chosen_weight": choice
+            and {
+                "weight": choice.weight,
+                "difference": choice.difference._asdict(),
+                "confirmed": choice.confirmed,
+            },
+            "failures": [vars(one) for one in self.failures],
+            "remarks": list(self.remarks),
+        }
+
+    def text(self) -> str:
+        """For people; in per cent."""
+        header = ["", *METRICS]
+        rows = [
+            [NAMES[system], *(shown(found[name]) for name in METRICS)]
+            for system, found in self.systems.items()
+        ]
+        lines = [
+            f"{self.questions:,} questions, {self.passages:,} passages, ranked as {self.unit}; "
+            "in per cent, with 95 % intervals",
+            aligned([header, *rows]),
+            *self._conclusions(),
+            *self.remarks,
+        ]
+        if self.failures:
+            some = ":" if len(self.failures) <= SHOWN_FAILURES else ", such as:"
+            lines.append(
+                f"{len(self.failures):,} of {self.questions:,} questions have nothing right among "
+                f"the first {FIRST}{some}"
+            )
+        for one in self.failures[:SHOWN_FAILURES]:
+            rank = f"{one.rank:,}" if one.rank else "none"
+            lines += [
+                f"  {one.question}",
+                f"    right (rank {rank}): {cut(one.right)}",
+                f"    found first: {cut(one.found)}",
+            ]
+        return "\n".join(lines)
+
+    def _conclusions(self) -> list[str]:
+        lines = []
+        for name, found in self.against.items():
+            word = "better than" if found.low > 0 else "worse than" if found.high < 0 else None
+            verdict = f"is {word}" if word else "does not differ for certain from"
+            advice = f": use --{name}" if found.high < 0 else ""
+            lines.append(
+                f"hybrid {verdict} {NAMES[name]}: {100 * found.mean:+.1f} {HEADLINE} "
+                f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]{advice}"
+            )
+        if self.choice and self.choice.weight != self.weight:
+            found, weight = self.choice.difference, self.choice.weight
+            kept = f"use --weight {weight:g}" if self.choice.confirmed else "not certain"
+            lines.append(
+                f"weight {weight:g}, chosen on half of the questions, on the other half: "
+                f"{100 * found.mean:+.1f} {HEADLINE} [{100 * found.low:+.1f}, "
+                f"{100 * found.high:+.1f}] against {self.weight:g}; {kept}"
+            )
+        return lines
+
+
+def shown(found: Interval) -> str:
+    """In per cent."""
+    return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+
+
+def cut(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]} …"
+
+
+def evaluate(searched: Search, questions: Sequence[Question]) -> Evaluation:
+    """Rank the whole collection for every question, and compare with what is right."""
+    gold = find_gold(questions, read_passages(searched.index.path(PASSAGES)))
+    ranks: dict[str, list[Relevant]] = {}
+    weighted: dict[float, list[Relevant]] = {}
+    failures = []
+    scored = metered(searched.scores(gold.questions), verb="evaluate", unit="questions")
+    for number, (question, scores) in enumerate(zip(gold.questions, scored, strict=True)):
+        of_question = _relevant_by_system(scores, gold, number, searched.how.weight)
+        for name, found in of_question.items():
+            ranks.setdefault(name, []).append(found)
+        if HYBRID in of_question:
+            for weight in WEIGHTS:
+                ranked_C = fused(scores.by, scores.spreads, weight=weight)
+                weighted.setdefault(weight, []).append(_relevant(ranked_C, gold, number))
+        best = of_question[searched.how.ranking]
+        if best.ranks_R.min() > FIRST:
+            failures.append(_failure(searched, scores, gold, number, question, best))
+    values = {name: by_metric(found) for name, found in ranks.items()}
+    headline = {name: found[HEADLINE] for name, found in values.items()}
+    against = {
+        name: interval(headline[HYBRID] - values_Q)
+        for name, values_Q in headline.items()
+        if HYBRID in headline and name != HYBRID
+    }
+    for line in gold.remarks:
+        say(f"evaluate: {line}")
+    return Evaluation(
+        passages=len(searched),
+        unit=gold.unit,
+        questions=len(gold.questions),
+        weight=searched.how.weight,
+        systems={name: intervals(found) for name, found in values.items()},
+        against=against,
+        choice=_choice(weighted, headline[HYBRID]) if weighted else None,
+        failures=tuple(failures),
+        remarks=gold.remarks,
+    )
+
+
+def _relevant_by_system(
+    scores: Scores, gold: Gold, number: int, weight: float
+) -> dict[str, Relevant]:
+    """Where the right units are by each single ranking, and by both if both are used."""
+    found = {
+        # What has no word in common is not ranked by words at all.
+        name: _relevant(one_C, gold, number, above=0.0 if name == LEXICAL else -np.inf)
+        for name, one_C in scores.by.items()
+    }
+    if len(found) > 1:
+        found[HYBRID] = _relevant(scores.ranked(weight), gold, number)
+    return found
+
+
+def _relevant(scores_C: Vectors, gold: Gold, number: int, *, above: float = -np.inf) -> Relevant:
+    """Where the right units of a question are among those with a score `above` the given one.
+
+    A unit has the score of its best passage; of equal scores the first comes first.
+    """
+    units_U = np.maximum.reduceat(scores_C, gold.firsts_U)
+    ranks = [
+        1
+        + int(np.count_nonzero(units_U > units_U[unit]))
+        + int(np.count_nonzero(units_U[:unit] == units_U[unit]))
+        if unit >= 0 and units_U[unit] > above
+        else NOT_FOUND
+        for unit in gold.relevant[number]
+    ]
+    return Relevant(np.array(ranks, np.int64), np.array([*gold.relevant[number].values()], float))
+
+
+def _failure(
+    searched: Search,
+    scores: Scores,
+    gold: Gold,
+    number: int,
+    question: str,
+    best: Relevant,
+) -> Failure:
+    nearest = int(best.ranks_R.argmin())
+    unit = [*gold.relevant[number]][nearest]
+    rank = int(best.ranks_R[nearest])
+    right = searched.passage(int(gold.firsts_U[unit])).text if unit >= 0 else ""
+    top = int(best_rows(scores.ranked(searched.how.weight), 1)[0])
+    return Failure(question, rank if rank < NOT_FOUND else None, right, searched.passage(top).text)
+
+
+def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> Choice | None:
+    """The best weight for one half of the questions, compared with the given one on the other."""
+    if len(given_Q) < FEWEST_TO_CHOOSE:
+        return None
+    values = {weight: by_metric(found)[HEADLINE] for weight, found in weighted.items()}
+    order: npt.NDArray[np.int64] = np.random.default_rng(0).permutation(len(given_Q))
+    choosing, reporting = order[::2], order[1::2]
+    best = max(values, key=lambda weight: values[weight][choosing].mean())
+    return Choice(best, interval(values[best][reporting] - given_Q[reporting]))

@@ -1,0 +1,233 @@
+"""A folder's passages, loaded once and asked many questions.
+
+In:  a model, a folder, and how to rank: by vectors, by words (BM25), or by both.
+Out: for each question the best passages, with their place, score, and rank by either.
+
+    found = cloze.search("demo", "documents").ask("Who owns the garden?")
+    found[0].file, found[0].line, found[0].text
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cloze.artifacts import filesystem
+from cloze.artifacts.arguments import checked
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
+from cloze.flows.workspace import Workspace
+from cloze.inference.collection import AUTOMATIC, graph_of, index_folder, index_words
+from cloze.model.hugging_face.sentence_modules import QUERY
+from cloze.model.inference.load import Model, load_model
+from cloze.model.retrieval.fusion import (
+    WEIGHT,
+    Ranking,
+    Spread,
+    best_rows,
+    fused,
+    rank_of,
+    spread_of,
+)
+from cloze.model.retrieval.lexical_index import LexicalIndex
+from cloze.model.retrieval.passage_index import (
+    BATCH,
+    PASSAGES,
+    VECTORS,
+    Graph,
+    Passage,
+    Vectors,
+    cosines,
+    open_vectors,
+)
+from cloze.options import vectors_directory
+
+MOST_QUESTIONS, MOST_SCORES = 64, 1 << 25
+"""Questions answered together, and scores kept for them: 128 MB for each ranking."""
+
+FEWEST_CANDIDATES = 100
+"""By words, beside those of a graph."""
+
+WORDS = 100
+"""Of a passage, about."""
+
+# N passages, Q questions, H width, C candidates
+
+
+@dataclass(frozen=True)
+class How:
+    """How to search."""
+
+    ranking: Ranking = "hybrid"
+    """By vectors, by words (`lexical`), or by both."""
+    weight: float = WEIGHT
+    """Weight of the vectors in `hybrid`; that of the words is the rest."""
+    language: str = AUTOMATIC
+    """Whose stemmer and stopwords apply to words: one of Snowball's, `none`, or a guess."""
+    words: int = WORDS
+    """Words of a passage, about; it ends at the end of a sentence."""
+    graph: bool = False
+    """Compare with a graph of the vectors instead of all, for millions of them."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise UsageError(f"weight {self.weight:g}: expected a number from 0 to 1")
+        if self.words < 1:
+            raise UsageError(f"words {self.words}: expected at least 1 of each passage")
+
+
+class Found(NamedTuple):
+    """A passage found for a question."""
+
+    score: float
+    """By which it is ranked: the cosine, the BM25 score, or their sum in standard deviations."""
+    file: str
+    line: int | None
+    text: str
+    title: str
+    found_by: dict[str, int]
+    """Its rank by `vectors` and by `lexical`, as far as either ranked it."""
+
+
+class Scores(NamedTuple):
+    """Scores of some passages for one question."""
+
+    rows_C: npt.NDArray[np.int64] | None
+    """Which passages; None: all."""
+    by: dict[str, Vectors]
+    """[C] cosines as `vectors`, BM25 scores as `lexical`, as far as they are used."""
+    spreads: dict[str, Spread]
+    """Of each over all passages."""
+
+    def ranked(self, weight: float) -> Vectors:
+        """[C] the scores by which the passages are ranked."""
+        return fused(self.by, self.spreads, weight=weight)
+
+
+class Search:
+    """The passages of a folder, ready to be asked."""
+
+    def __init__(
+        self,
+        model: str,
+        folder: str,
+        *,
+        space: Workspace,
+        how: How,
+        others: Sequence[str] = (),
+    ) -> None:
+        """Load the model and the indexes, which are made first if there are none.
+
+        `others` are files in the folder that are no documents of it.
+        """
+        directory = vectors_directory(model, space)
+        self._model = _loaded(model, directory)
+        self.how = how
+        self.index = index_folder(
+            self._model, directory, folder, words=how.words, space=space, others=others
+        )
+        self._matrix_NH = open_vectors(self.index.path(VECTORS))
+        self._passages = pa.ipc.open_file(pa.memory_map(self.index.path(PASSAGES)))
+        self._lexical: LexicalIndex | None = None
+        if how.ranking != "vectors":
+            self._lexical = index_words(self.index, language=how.language, space=space)
+        self._graph: Graph | None = None
+        if how.graph and how.ranking != "lexical":
+            self._graph = graph_of(self.index, space)
+
+    def __len__(self) -> int:
+        """The number of passages."""
+        return len(self._matrix_NH)
+
+    def passage(self, row: int) -> Passage:
+        """One passage, its file relative to the working directory."""
+        batch = self._passages.get_batch(row // BATCH)
+        found = Passage(*(column[row % BATCH].as_py() for column in batch.columns))
+        if filesystem.is_local(found.file):
+            found = found._replace(file=os.path.relpath(found.file))
+        return found
+
+    @checked
+    def ask(self, question: str, *, top_k: int = 5) -> list[Found]:
+        """The best `top_k` passages for one question, best first."""
+        return next(self.ask_all([question], top_k=top_k))
+
+    @checked
+    def ask_all(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[list[Found]]:
+        """The same for a stream of questions."""
+        if top_k < 1:
+            raise UsageError(f"top_k {top_k}: expected at least 1 passage")
+        for scores in self.scores(questions, top_k=top_k):
+            yield self._found(scores, top_k)
+
+    def scores(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[Scores]:
+        """The scores of passages for each question: of all, or of a graph's candidates."""
+        stream = iter(questions)
+        together = max(1, min(MOST_QUESTIONS, MOST_SCORES // len(self)))
+        while batch := list(islice(stream, together)):
+            if self.how.ranking == "lexical":
+                yield from (self._scored(question, None, None) for question in batch)
+                continue
+            vectors_QH = np.stack([*self._model.sentence_vectors(batch, prompt=QUERY)])
+            if self._graph:
+                for question, vector_H in zip(batch, vectors_QH, strict=True):
+                    yield self._among_candidates(self._graph, question, vector_H, top_k)
+                continue
+            for question, cosines_N in zip(
+                batch, cosines(self._matrix_NH, vectors_QH), strict=True
+            ):
+                yield self._scored(question, cosines_N, None)
+
+    def _scored(
+        self, question: str, cosines_N: Vectors | None, rows: npt.NDArray[np.int64] | None
+    ) -> Scores:
+        by = {} if cosines_N is None else {"vectors": cosines_N}
+        if self._lexical:
+            by["lexical"] = self._lexical.scores(question)
+        return Scores(rows, by, {name: spread_of(one_N) for name, one_N in by.items()})
+
+    def _among_candidates(
+        self, graph: Graph, question: str, vector_H: Vectors, top_k: int
+    ) -> Scores:
+        """The scores of passages that are near in the graph, or among the best by words."""
+        rows_C, cosines_C = graph.candidates(vector_H, max(top_k, FEWEST_CANDIDATES))
+        spreads = {"vectors": Spread(*graph.spread(vector_H))}
+        if not self._lexical:
+            return Scores(rows_C, {"vectors": cosines_C}, spreads)
+        lexical_N = self._lexical.scores(question)
+        rows_C = np.union1d(rows_C, best_rows(lexical_N, max(top_k, FEWEST_CANDIDATES)))
+        by = {"vectors": graph.cosines(vector_H, rows_C), "lexical": lexical_N[rows_C]}
+        return Scores(rows_C, by, {**spreads, "lexical": spread_of(lexical_N)})
+
+    def _found(self, scores: Scores, top_k: int) -> list[Found]:
+        ranked_C = scores.ranked(self.how.weight)
+        found = []
+        for place in best_rows(ranked_C, top_k).tolist():
+            ranks = {
+                name: rank_of(one_C, place)
+                for name, one_C in scores.by.items()
+                if name == "vectors" or one_C[place] > 0
+            }
+            if ranks:
+                row = place if scores.rows_C is None else int(scores.rows_C[place])
+                found.append(Found(float(ranked_C[place]), *self.passage(row), ranks))
+        return found
+
+
+def _loaded(name: str, directory: str) -> Model:
+    """The model, whose vectors can be compared by cosine."""
+    # One precision on every machine: the key of an index does not contain it.
+    model = load_model(directory, precision="fp32")
+    if model.modules is None:
+        say(f"{name} was not trained for retrieval (no modules.json): expect a rough ranking")
+    elif model.modules.similarity != "cosine":
+        raise UsageError(
+            f"{name}: its vectors are to be compared by {model.modules.similarity}, and search "
+            "compares by cosine; use `cloze embed` and rank yourself"
+        )
+    return model
