@@ -25,9 +25,9 @@ TokenIds = npt.NDArray[np.unsignedinteger]
 """uint16 or uint32, depending on the vocabulary size."""
 
 
-def offsets(lengths_N: Int64s) -> Offsets:
+def offsets_of(lengths_N: Int64s) -> Offsets:
     """The start of each of N consecutive ranges, and the end of the last one: (N + 1,)."""
-    return np.concatenate(([0], np.cumsum(lengths_N)))
+    return np.concatenate(([0], np.cumsum(lengths_N, dtype=np.int64)))
 
 
 def concatenated(texts: Sequence[bytes]) -> tuple[Bytes, Offsets]:

@@ -25,7 +25,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from cloze.artifacts.arrays import Int64s, Mask, TokenIds, list_array, offsets
+from cloze.artifacts.arrays import Int64s, Mask, TokenIds, list_array, offsets_of
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
@@ -370,7 +370,7 @@ def fill_examples(lengths_N: Int64s, max_seq_length: int) -> tuple[Int64s, Int64
 
 def packed_rows(batch: pa.RecordBatch, counts_E: Int64s) -> pa.RecordBatch:
     """Merge `counts_E` consecutive rows into one each, and add the document lengths."""
-    rows_E1 = offsets(counts_E)
+    rows_E1 = offsets_of(counts_E)
     ids, positions, originals = (batch.column(index) for index in (0, 2, 3))
     starts_N1, masked_starts_N1 = (lists.offsets.to_numpy() for lists in (ids, positions))
     # The rows already lie one after another, so ids stay where they are, and a merged row is only a

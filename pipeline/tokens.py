@@ -26,7 +26,7 @@ import pyarrow as pa
 from pydantic import JsonValue
 
 from cloze.artifacts import filesystem
-from cloze.artifacts.arrays import offsets
+from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry
@@ -296,7 +296,7 @@ def _with_names(lists: Iterable[str], files: Sequence[Sequence[str]]) -> Iterato
     """The rows of the intermediate lists, with paths and reasons by name."""
     paths = pa.array([path for of_source in files for path in of_source], pa.string())
     # Files are numbered within their source; this is their number among all.
-    first = offsets(np.array([len(of_source) for of_source in files]))
+    first = offsets_of(np.array([len(of_source) for of_source in files]))
     for path in lists:
         with pa.memory_map(path) as file:
             for batch in filter(len, pa.ipc.open_file(file).read_all().to_batches()):

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.store import Artifact
 from cloze.model.data.batch import ragged_indices
-from cloze.model.tasks.features import offsets_of
 
 TRAIN_SPLIT = "train"
 TOKENS_FILE = re.compile(r"(?P<split>.+)-\d{5}\.arrow")

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.model.data.batch import on, ragged_indices
 from cloze.model.encoder.precision import computed_in
 from cloze.model.tasks.base import Logits, Problem
-from cloze.model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
+from cloze.model.tasks.features import Places, batches_by_length, tokens_at_once
 
 
 class Approach(Protocol):

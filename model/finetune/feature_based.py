@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.model.config import FeatureConfig
 from cloze.model.data.batch import on, ragged_indices
 from cloze.model.encoder.bilstm import BiLSTM
@@ -17,7 +18,7 @@ from cloze.model.encoder.models import HEAD_DROPOUT, Encoder
 from cloze.model.encoder.operations.dropout import dropout, noise_from
 from cloze.model.encoder.precision import rounded
 from cloze.model.tasks.base import Problem
-from cloze.model.tasks.features import Places, batches_by_length, offsets_of, tokens_at_once
+from cloze.model.tasks.features import Places, batches_by_length, tokens_at_once
 
 # P positions of all sequences, B sequences, K layers, L + 1 states of an encoder, H width
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on, ragged_indices
 
@@ -25,11 +26,6 @@ GPU_TOKENS = 65_536
 
 Ids = NDArray[np.int32]
 Places = NDArray[np.int64]
-
-
-def offsets_of(lengths: Places) -> Places:
-    """[N+1] the start of each of N concatenated lists, and the end of the last one."""
-    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
 def tokens_at_once(device: torch.device) -> int:

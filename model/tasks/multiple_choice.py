@@ -14,12 +14,13 @@ from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from cloze.model.tasks.classification import measure
-from cloze.model.tasks.features import Places, by_group, encode, offsets_of
+from cloze.model.tasks.features import Places, by_group, encode
 from cloze.model.tasks.task_table import TaskTable, is_missing
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))

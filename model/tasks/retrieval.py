@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
-from cloze.model.tasks.features import Places, encode, offsets_of
+from cloze.model.tasks.features import Places, encode
 from cloze.model.tasks.task_table import TaskTable, is_missing
 
 Hits = NDArray[np.bool_]

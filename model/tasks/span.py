@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import TaskConfig
@@ -31,7 +32,6 @@ from cloze.model.tasks.features import (
     Sequences,
     assemble,
     by_group,
-    offsets_of,
     ragged,
     tokenize,
 )

@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on, ragged_indices
 from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
 from cloze.model.tasks.classification import label_order, measure
-from cloze.model.tasks.features import Places, Ragged, assemble, offsets_of, ragged, tokenize
+from cloze.model.tasks.features import Places, Ragged, assemble, ragged, tokenize
 from cloze.model.tasks.task_table import TaskTable, is_missing
 
 Entity = tuple[int, int, str]

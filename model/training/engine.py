@@ -139,7 +139,6 @@ class Replicated(Engine):
         optimizer = build_optimizer(
             model.named_parameters(),
             config=schedule.optimizer,
-            zero_stage=0,
             precision="bf16" if rounded else "fp32",
         )
         super().__init__(model, computed, optimizer, world=world, schedule=schedule)

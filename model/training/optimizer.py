@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from cloze.artifacts.errors import UsageError
 from cloze.model.config import OptimizerConfig
 from cloze.model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
 from cloze.model.encoder.operations.products import TILE, product
@@ -98,18 +97,13 @@ def build_optimizer(
     named: Iterable[tuple[str, Parameter]],
     *,
     config: OptimizerConfig,
-    zero_stage: int,
     precision: str = "fp32",
 ) -> "AdamW | Lamb":
     """The optimizer of `config` over `named` parameters, with learning rate 0.
 
-    Muon's matrix products use bfloat16 unless `precision` is fp32.
+    Muon's matrix products use bfloat16 unless `precision` is fp32. It orthogonalises whole
+    matrices; `TrainingMachine.check_recipe` refuses it where ZeRO slices them.
     """
-    if config.name == "muon" and zero_stage > 0:
-        raise UsageError(
-            f"optimizer muon with training.zero_stage {zero_stage}: ZeRO slices tensors, but muon "
-            "orthogonalises whole matrices; set zero_stage = 0"
-        )
     if config.name == "muon":
         everything = dict(named)
         # Only the layers' matrices: embeddings and heads belong to AdamW (Jordan et al. 2024).

@@ -107,7 +107,6 @@ class Sharded(Engine):
         optimizer = build_optimizer(
             model.named_parameters(),
             config=schedule.optimizer,
-            zero_stage=machine.zero_stage,
             precision=precision,
         )
         # In fp32, before DeepSpeed rounds the model's weights.

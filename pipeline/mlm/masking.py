@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloze.artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets
+from cloze.artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets_of
 from cloze.artifacts.rng import Replacement, below, draw, high_half, low_half
 from cloze.pipeline.config.settings import MaskingConfig
 
@@ -224,7 +224,7 @@ def words_of(block: Block, continuation_V: Mask, *, segments_break_words: bool) 
     If truncation leaves a `##` word-piece at the start of B, the reference adds it to A's last
     word; with `segments_break_words` it is a word of its own.
     """
-    text_offsets_N1 = offsets(block.text_lengths_N)
+    text_offsets_N1 = offsets_of(block.text_lengths_N)
     is_text = np.ones(len(block.input_ids), dtype=bool)
     # Text tokens: all but [CLS], the [SEP] after A (or the only one), and the last [SEP].
     is_text[block.offsets_N1[:-1]] = False  # [CLS]
@@ -335,7 +335,7 @@ def _mask_places(
     block: Block, rule: MaskingRule, chosen: Int64s, *, fates_M: UInt64s, words_M: UInt64s
 ) -> Masks:
     """Replace the `chosen` tokens, ascending places among the text tokens of the whole block."""
-    text_offsets_N1 = offsets(block.text_lengths_N)
+    text_offsets_N1 = offsets_of(block.text_lengths_N)
     counts_N = np.diff(np.searchsorted(chosen, text_offsets_N1))
     positions_M = chosen - np.repeat(text_offsets_N1[:-1], counts_N)
     return _masked(block, rule, counts_N, positions_M, fates_M, words_M)

@@ -32,7 +32,7 @@ from cloze.artifacts.arrays import (
     digest_halves,
     list_lengths,
     list_values,
-    offsets,
+    offsets_of,
 )
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.rng import (
@@ -103,7 +103,7 @@ class Documents:
             token_ids_T=self.token_ids_T,
             starts_S=self.starts_S[kept_S],
             ends_S=self.ends_S[kept_S],
-            first_sentence_D1=offsets(self.sentence_counts_D[chosen]),
+            first_sentence_D1=offsets_of(self.sentence_counts_D[chosen]),
         )
 
 
@@ -120,7 +120,7 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
     ends_S = np.cumsum(lengths_S)
     counts_D = list_lengths(table["sentence_lengths"])
     # Token offset at which each document ends, from its number of sentences.
-    token_ends_D1 = np.concatenate([[0], ends_S])[offsets(counts_D)]
+    token_ends_D1 = np.concatenate([[0], ends_S])[offsets_of(counts_D)]
     if not np.array_equal(np.diff(token_ends_D1), list_lengths(table["token_ids"])):
         raise IntegrityError(
             f"{source}: sentence_lengths do not sum to the number of token_ids; "
@@ -143,7 +143,7 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
         token_ids_T=list_values(table["token_ids"]),
         starts_S=starts_S,
         ends_S=ends_S,
-        first_sentence_D1=offsets(counts_D),
+        first_sentence_D1=offsets_of(counts_D),
     )
 
 

@@ -51,7 +51,7 @@ from cloze.artifacts.arrays import (
     list_array,
     list_lengths,
     list_values,
-    offsets,
+    offsets_of,
 )
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.rng import document_streams, high_half, stream_seed
@@ -503,8 +503,8 @@ def packed_ranges(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> I
     heads_N["tokens"][with_tokens_N] = list_lengths(full["token_ids"])
     lengths = list_values(full["sentence_lengths"])
     ids = list_values(full["token_ids"])
-    sentences_N1 = offsets(heads_N["sentences"].astype(np.int64))
-    tokens_N1 = offsets(heads_N["tokens"].astype(np.int64))
+    sentences_N1 = offsets_of(heads_N["sentences"].astype(np.int64))
+    tokens_N1 = offsets_of(heads_N["tokens"].astype(np.int64))
     # A range is: its number of rows, their heads, all sentence lengths, all ids.
     for start, stop in pairwise((0, *ends)):
         yield b"".join(

@@ -46,7 +46,7 @@ from cloze.artifacts.arrays import (
     concatenated,
     digest_bytes,
     digest_halves,
-    offsets,
+    offsets_of,
 )
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.filesystem import find_files
@@ -134,7 +134,7 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     starts_W, stops_W, units_W = _words(lower)
     documents_W = np.searchsorted(ends_D, starts_W, side="right")
     # each shingle ends with the first word that completes it; words after it begin at `last_W`
-    before_W1 = offsets(units_W)
+    before_W1 = offsets_of(units_W)
     wanted = before_W1[:-1] + words * UNITS_PER_WORD
     # the first word at which the count from word w on is complete
     last_W = np.searchsorted(before_W1, wanted)
@@ -277,7 +277,7 @@ class ShingleSets:
         # the complement of the first key differs from it, so the first is always kept
         keys = keys[np.diff(keys, prepend=~keys[:1]) != 0]
         counts_D = np.bincount((keys >> np.uint64(32)).astype(np.int64), minlength=documents)
-        bounds = offsets(counts_D)
+        bounds = offsets_of(counts_D)
         return cls(keys.astype(np.uint32), bounds[:-1], bounds[1:])
 
     def of_document(self, document: int) -> UInt32s:
@@ -292,7 +292,7 @@ class ShingleSets:
         every = np.concatenate(sets)
         # The index is clipped for values beyond the own largest, which are not equal to it.
         places = np.minimum(np.searchsorted(own, every), len(own) - 1)
-        starts = offsets(np.array([len(values) for values in sets], dtype=np.int64))[:-1]
+        starts = offsets_of(np.array([len(values) for values in sets], dtype=np.int64))[:-1]
         return np.add.reduceat((own[places] == every).astype(np.int64), starts)
 
 
@@ -374,10 +374,10 @@ def kept_for(
     """
     sizes_C = sets.ends_D - sets.starts_D
     found_C = np.arange(len(sizes_C))
-    bounds = offsets(np.bincount(candidates_P, minlength=len(sizes_C))).tolist()
+    bounds = offsets_of(np.bincount(candidates_P, minlength=len(sizes_C))).tolist()
     groups_P = groups_P[np.argsort(candidates_P, kind="stable")]
     # each group has one slot per member; the first `kept_G` are filled with kept candidates
-    first_G = offsets(np.bincount(groups_P))
+    first_G = offsets_of(np.bincount(groups_P))
     kept_G = np.zeros(len(first_G), dtype=np.int64)
     places_P = np.zeros(len(groups_P), dtype=np.int64)
     for candidate in range(len(sizes_C)):

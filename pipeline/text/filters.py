@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cloze.artifacts.arrays import Mask, Offsets, offsets
+from cloze.artifacts.arrays import Mask, Offsets, offsets_of
 from cloze.pipeline.config.settings import CleaningConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
@@ -161,7 +161,7 @@ class TextMeasures:
         # First bytes of characters of three or four bytes.
         leads = np.flatnonzero(self._text >= 0xE0)
         code, _ = decode(np.concatenate((self._text, np.zeros(3, dtype=np.uint8))), leads)
-        before = offsets(units(code))[np.searchsorted(leads, self._ends)]
+        before = offsets_of(units(code))[np.searchsorted(leads, self._ends)]
         words: Offsets = np.diff(before, prepend=0) // UNITS_PER_WORD
         return words
 

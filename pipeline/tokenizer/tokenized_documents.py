@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from cloze.artifacts.arrays import digest_array, list_array, offsets
+from cloze.artifacts.arrays import digest_array, list_array, offsets_of
 from cloze.artifacts.store import open_artifact
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES, id_type
 from cloze.artifacts.tokenizer import read_tokenizer_json
@@ -100,7 +100,7 @@ class ShardTokenizer:
             block.digests_D2, source=block.source, corpus=self._stage.corpus, seed=self._stage.seed
         )
         # Sentences that remain before each sentence, and so the bounds of each document's.
-        sentences_before_S1 = offsets(kept_S.astype(np.int64))
+        sentences_before_S1 = offsets_of(kept_S.astype(np.int64))
         columns = [
             pa.array(block.digests_D2[:, 0]),
             digest_array(block.digests),

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cloze.artifacts.arrays import Mask, Offsets, TokenIds, concatenated, offsets
+from cloze.artifacts.arrays import Mask, Offsets, TokenIds, concatenated, offsets_of
 from cloze.artifacts.runtime.native import compiled, pointer
 from cloze.artifacts.tables import id_type
 from cloze.artifacts.tokenizer import (
@@ -273,10 +273,10 @@ class ArrowWordPiece:
         # D distinct pre-tokens, N pre-tokens
         ids_D = [self._ids(one.rstrip()) for one in encoded.dictionary.to_pylist()]
         pool = np.fromiter(chain.from_iterable(ids_D), dtype=self._dtype)
-        places_D = offsets(np.fromiter(map(len, ids_D), dtype=np.int64))
+        places_D = offsets_of(np.fromiter(map(len, ids_D), dtype=np.int64))
         which_N = encoded.indices.to_numpy()
         counts_N = np.diff(places_D)[which_N]
-        places_N = offsets(counts_N)
+        places_N = offsets_of(counts_N)
         # Place of a pre-token's ids in the pool, less their place in the result.
         shifts_N = places_D[which_N] - places_N[:-1]
         ids = pool[np.repeat(shifts_N, counts_N) + np.arange(places_N[-1])]

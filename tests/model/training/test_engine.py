@@ -64,7 +64,7 @@ def test_one_rank_without_deepspeed_trains_bit_for_bit_as_with_it(precision: str
         assert ours.step(step, torch.zeros(0)).applied
     theirs = model()
     named = theirs.named_parameters()
-    optimizer = build_optimizer(named, config=RECIPE, zero_stage=0, precision=precision)
+    optimizer = build_optimizer(named, config=RECIPE, precision=precision)
     assert isinstance(optimizer, AdamW)
     configuration = {
         "train_micro_batch_size_per_gpu": 1,

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cloze.artifacts.errors import UsageError
 from cloze.model.config import OptimizerConfig
 from cloze.model.encoder.operations.native_kernels import kernels
 from cloze.model.encoder.precision import Rounded
@@ -128,20 +127,13 @@ def test_stable_adamw_equals_its_paper_and_shortens_steps_after_a_jump(
     np.testing.assert_allclose(parameter.detach().numpy(), w, rtol=1e-10, atol=1e-10)
 
 
-def test_muon_is_refused_where_zero_cuts_its_matrices() -> None:
-    with pytest.raises(UsageError, match=r"muon with training.zero_stage 1.*whole matrices"):
-        build_optimizer([], config=OptimizerConfig(name="muon"), zero_stage=1)
-
-
 def _muon(
     shapes: dict[str, tuple[int, ...]], *, precision: str = "fp32"
 ) -> tuple[torch.optim.Optimizer, dict[str, torch.nn.Parameter]]:
     torch.manual_seed(3)
     parameters = {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
     config = OptimizerConfig(name="muon", weight_decay=0.1, bias_correction=True)
-    optimizer = build_optimizer(
-        parameters.items(), config=config, zero_stage=0, precision=precision
-    )
+    optimizer = build_optimizer(parameters.items(), config=config, precision=precision)
     return optimizer, parameters
 
 
@@ -231,7 +223,7 @@ def test_muon_leaves_all_but_the_layers_matrices_to_adamw() -> None:
     muon, ours = _muon(shapes | {"layers.0.weight": (4, 4)})
     rest = {name: torch.nn.Parameter(ours[name].detach().clone()) for name in names}
     config = OptimizerConfig(weight_decay=0.1, bias_correction=True)
-    adamw = build_optimizer(rest.items(), config=config, zero_stage=0)
+    adamw = build_optimizer(rest.items(), config=config)
     _train(muon, [ours[name] for name in names])
     _train(adamw, list(rest.values()))
     for name in names:
@@ -329,9 +321,7 @@ def test_kept_copies_and_gradients_train_like_rounding_at_every_step(
     weights = torch.randn(200, 140)  # so that gradients have full rank
 
     def train(module: PartlyUsed, *, keep: bool) -> tuple[AdamW, list[float]]:
-        optimizer = build_optimizer(
-            module.named_parameters(), config=config, zero_stage=0, precision="bf16"
-        )
+        optimizer = build_optimizer(module.named_parameters(), config=config, precision="bf16")
         assert isinstance(optimizer, AdamW)
         rounded, norms = Rounded(module), []
         if keep:

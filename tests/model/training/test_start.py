@@ -211,7 +211,7 @@ for family in ("bert", "modern"):
     for name in ("adamw", "muon", "lamb", "stable_adamw"):
         named = list(module.named_parameters())
         recipe = OptimizerConfig(name=name)
-        optimizer = build_optimizer(named, config=recipe, zero_stage=0, precision="fp32")
+        optimizer = build_optimizer(named, config=recipe, precision="fp32")
         for parameter in module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
