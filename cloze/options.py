@@ -119,6 +119,9 @@ def _is_of_the_machine(assignment: str) -> bool:
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
+ADAPTED = "adapted"
+"""The encoder that `cloze adapt` kept, among the artifacts of a run."""
+
 PLACE = Place()
 TARGET = Target()
 """The defaults."""
@@ -157,9 +160,14 @@ def named_artifact(name: str, workspace: Workspace) -> Artifact:
 
 
 def vectors_directory(name: str, workspace: Workspace) -> str:
-    """Like `model_directory`, but for a run that trained an encoder for retrieval, that encoder."""
+    """Like `model_directory`, but for a run that trained an encoder for retrieval, that encoder.
+
+    After `cloze adapt` it is the one that was kept.
+    """
     if name in list_runs(workspace):
         record = read_record(workspace, name)
+        if ADAPTED in record.stages:
+            return run_artifact(workspace, name, stage=ADAPTED).directory
         run = RunConfig.model_validate(record.config)
         kinds = {task.kind for task in run.finetune.tasks}
         if "retrieval" in kinds and "finetune" in record.stages and run.finetune.save != "none":
@@ -171,7 +179,10 @@ def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain")
     """The directory of a model: the output of a run's `stage`, or the directory `name` itself."""
     # A run comes before a folder of the same name.
     if name in list_runs(workspace):
-        given = flat(read_record(workspace, name).config).get("finetune.encoder")
+        record = read_record(workspace, name)
+        if stage == "pretrain" and ADAPTED in record.stages:
+            return run_artifact(workspace, name, stage=ADAPTED).directory
+        given = flat(record.config).get("finetune.encoder")
         if stage == "pretrain" and given:  # a run without a corpus, which started from this encoder
             return str(given)
         return run_artifact(workspace, name, stage=stage).directory

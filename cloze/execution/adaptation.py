@@ -5,8 +5,8 @@ Out: NAME.toml, the run's configuration; the run's record, artifacts and report,
      encoder before and after on held-out documents of the folder.
 
 It combines `cloze init --from` and `cloze run`. A sentence encoder is trained further on pairs of
-passages; a warning is logged if search on held-out passages did not improve. Repeat an interrupted
-command to resume it.
+passages; what was trained is kept only if search on held-out pairs or questions improved by more
+than chance (kept_encoder.py). Repeat an interrupted command to resume it.
 """
 
 import math
@@ -14,6 +14,7 @@ import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -22,10 +23,10 @@ from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.progress import say
-from cloze.artifacts.results import UNTOUCHED, Scores
+from cloze.execution.kept_encoder import keep_if_better, questions_that_decide, verdict_line
 from cloze.execution.run import WithoutPrefect, run
 from cloze.flows.config import RunConfig
-from cloze.flows.workspace import RunRecord, Workspace, run_artifact
+from cloze.flows.workspace import RunRecord, read_record
 from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import GeneralText, Name, comment, continuation, run_name
 from cloze.init.corpus_files import own_files
@@ -63,6 +64,7 @@ def adapt(
     /,
     *,
     how: Continued = CONTINUED,
+    questions_file: Annotated[Path | None, Parameter(name="--evaluate")] = None,
     name: Name = "",
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
@@ -70,11 +72,24 @@ def adapt(
     """Continue a model's training on a folder.
 
     :param folder: File, folder, glob or URL of the documents.
+    :param questions_file: For a sentence encoder: questions with right answers, as for `cloze
+        search`. Half of them choose what is kept, the other half report what it is worth; without
+        them, held-out pairs of passages do.
     """
     if not 0 < how.minutes < math.inf or how.steps < 0:
         raise UsageError(
             f"--minutes {how.minutes:g} --steps {how.steps}: expected positive numbers"
         )
+    asked = str(questions_file or "")
+    if asked:
+        # Before hours of training.
+        questions_that_decide(asked)
+        start = InitialModel(model, model_directory(model, target.space()))
+        if not start.makes_sentence_vectors:
+            raise UsageError(
+                f"--evaluate {asked}: {model} is no sentence encoder, so search does not decide "
+                "what is kept; leave it out, and use `cloze search --evaluate` before and after"
+            )
     name = name or run_name(folder)
     # The file's first line says which command wrote it, so that repeating this command finds its
     # own.
@@ -86,7 +101,7 @@ def adapt(
             say(fact)
         if not how.is_given and not initial.makes_sentence_vectors:
             say("forgetting of general text is not measured; --general TEXT measures it")
-        ours = own_files(folder, target.space(), str(config))
+        ours = own_files(folder, target.space(), *filter(None, (str(config), asked)))
         if task := labelled_files(find_files(folder, ours)):
             raise UsageError(
                 f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
@@ -108,21 +123,14 @@ def adapt(
             f"use `cloze run {config}`"
         )
     answer = run(config, target=target, without_prefect=without_prefect)
-    _warn_if_worse(RunRecord.model_validate(answer.data), model, target.space())
-    return answer
-
-
-def _warn_if_worse(record: RunRecord, model: str, space: Workspace) -> None:
-    """Warn if search with the trained encoder is no better than with the original one."""
-    if "evaluate" not in record.stages:
-        return
-    evaluated = run_artifact(space, record.name, stage="evaluate")
-    scores = Scores.model_validate(evaluated.read_json("scores.json"))
-    for task in scores.tasks:
-        for found in task.comparisons:
-            if found.against == UNTOUCHED and found.difference <= 0:
-                say(
-                    f"warning: search on held-out passages did not improve: {found.metric} "
-                    f"{100 * found.difference:+.1f} ± {100 * found.standard_error:.1f} points "
-                    f"against {model}; keep using {model}"
-                )
+    record = RunRecord.model_validate(answer.data)
+    if "pairs" not in record.stages or "finetune" not in record.stages:
+        return answer
+    kept = keep_if_better(record, target.space(), folder=folder, questions=asked)
+    statistics = kept.manifest.statistics
+    data = read_record(target.space(), name).model_dump(mode="json")
+    return Answer(
+        {**data, "adapted": statistics},
+        f"{answer.text}\n{verdict_line(statistics)}\n`cloze search {name} …` uses it",
+        target.json,
+    )

@@ -27,7 +27,7 @@ from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder, Pooling, PretrainingModel, shapes_alone
 from cloze.model.encoder.operations.attention import Attention
 from cloze.model.encoder.precision import Precision, placed
-from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.hugging_face.sentence_modules import (
     MODULES,
     SentenceModules,
@@ -304,6 +304,12 @@ def load_model(
 
     From a finetune artifact, the encoder that was trained to compare texts.
     """
+    files = read_sentence_encoder(location)
+    return model_of(files, device=device, precision=precision, attention=attention)
+
+
+def read_sentence_encoder(location: str | Path) -> EncoderFiles:
+    """The files of the encoder that `load_model` loads."""
     source = open_source(location)
     # A trial's model to compare texts, if the artifact has exactly one.
     if source.manifest is not None and source.manifest.stage == "finetune":
@@ -314,7 +320,17 @@ def load_model(
                 "expected one; write the right one into a folder with `cloze export`"
             )
         source = source.inside(found[0].removesuffix(MODULES))
-    files = read_encoder_files(source)
+    return read_encoder_files(source)
+
+
+def model_of(
+    files: EncoderFiles,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    attention: Attention = "auto",
+) -> Model:
+    """The encoder in memory, on its device; options as for `load_model`."""
     with shapes_alone():
         module = PretrainingModel(Encoder(files.config, files.tokenizer.size, attention=attention))
     # Parts that are missing stay zero: what needs them is refused.

@@ -37,7 +37,7 @@ class Relevant(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A mean over questions, and the bounds of its 95 % bootstrap interval."""
+    """A mean over questions, and the bounds of its bootstrap interval."""
 
     mean: float
     low: float
@@ -68,13 +68,13 @@ def by_metric(found: Sequence[Relevant]) -> dict[str, Floats]:
     return {name: np.array([one[name] for one in measured]) for name in METRICS}
 
 
-def interval(values_Q: Floats) -> Interval:
+def interval(values_Q: Floats, *, level: float = LEVEL) -> Interval:
     """The mean of values by question, or of differences of two systems on the same questions."""
     # The same samples for all: what is compared differs in the systems alone.
     draw = np.random.default_rng(0)
     count = len(values_Q)
     means_B = [values_Q[draw.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(means_B, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(values_Q.mean()), float(low), float(high))
 
 

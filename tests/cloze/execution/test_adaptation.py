@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,9 @@ def test_a_sentence_encoder_is_trained_further_on_pairs(cloze: Cloze, begun: Pat
     assert planned.returncode == 0, planned.stderr
 
 
+SMALL = ("--set", "pairs.words=8", "--set", "finetune.tasks.0.learning_rate=0.01")
+
+
 @pytest.mark.slow
 def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
     cloze: Cloze, begun: Path
@@ -279,7 +283,7 @@ def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
         (begun / "texts" / f"more{number}.txt").write_text("".join(lines))
     done = cloze(
         *("adapt", "encoder", "texts", "--steps", "2", "--without-prefect"),
-        *("--set", "pairs.words=8", "--set", "finetune.tasks.0.learning_rate=0.01"),
+        *SMALL,
     )
     assert done.returncode == 0, done.stderr
     scores = json.loads((begun / "runs" / "texts" / "summary.json").read_text())["tasks"][0]
@@ -288,23 +292,71 @@ def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
     worse = [
         c for c in scores["comparisons"] if c["difference"] <= 0 and "untouched" in c["against"]
     ]
-    assert ("search on held-out passages did not improve" in done.stderr) == bool(worse)
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("  search "))
     before, after = (system["test"]["ndcg@10"]["mean"] for system in scores["systems"][1:])
     assert f"before nDCG@10 {100 * before:.1f}" in line
     assert f"after nDCG@10 {100 * after:.1f} ± " in line
     assert ("no better" in line) == bool(worse)
     assert "Search: before nDCG@10 " in (begun / "runs" / "texts" / "report.html").read_text()
+    (kept,) = (begun / "runs" / "artifacts" / "adapted").iterdir()
+    statistics = json.loads((kept / "manifest.json").read_text())["statistics"]
+    assert (statistics["low"] > 0) == (statistics["kept_share"] > 0)
+    assert ("kept: the original encoder" in done.stdout) == (statistics["kept_share"] == 0)
     found = cloze("search", "texts", "texts", "the list of names", "--json")
     assert found.returncode == 0, found.stderr
     assert "was not trained for retrieval" not in found.stderr
+    used = next(api.load("texts").sentence_vectors(["a b"]))
+    if statistics["kept_share"] == 0:
+        assert np.array_equal(used, next(api.load("encoder").sentence_vectors(["a b"])))
+    assert cloze("export", "texts", "kept").returncode == 0
+    assert np.array_equal(used, next(api.load("kept").sentence_vectors(["a b"])))
+    again = cloze("adapt", "encoder", "texts", "--steps", "2", "--without-prefect", *SMALL)
+    assert "of the change: ndcg@10" not in again.stderr  # nothing is chosen twice
+    assert again.stdout.splitlines()[-2:] == done.stdout.splitlines()[-2:]
     assert cloze("export", "texts", "vectors", "--task", "retrieval").returncode == 0
     assert (begun / "vectors" / "modules.json").exists()
     card = (begun / "vectors" / "README.md").read_text()
     assert "license: mit\n" in card.split("---\n")[1]
     assert "Another's card" not in card
-    trained, exported = (api.load(name).sentence_vectors(["a b"]) for name in ("texts", "vectors"))
-    assert np.array_equal(next(trained), next(exported))
+    trained = api.load("runs/artifacts/finetune/" + os.listdir("runs/artifacts/finetune")[0])
+    vectors = (next(one.sentence_vectors(["a b"])) for one in (trained, api.load("vectors")))
+    assert np.array_equal(*vectors)
     refused = cloze("predict", "texts", "a b")
     assert refused.returncode == 2
     assert "computes vectors to compare, not predictions" in refused.stderr
+
+
+@pytest.mark.slow
+def test_questions_decide_what_is_kept_where_there_are_some(cloze: Cloze, begun: Path) -> None:
+    with_sentence_modules(begun / "encoder")
+    draw = np.random.default_rng(0)
+    for number in range(8):
+        lines = (f"The {' '.join(draw.choice(['list', 'a', 'of'], 6))} b.\n\n" for _ in range(90))
+        (begun / "texts" / f"more{number}.txt").write_text("".join(lines))
+    rows = "".join(f'"the names {n}",{n}.txt\n' for n in range(24))
+    (begun / "texts" / "questions.csv").write_text(f"question,file\n{rows}")
+    command = ("adapt", "encoder", "texts", "--steps", "2", "--without-prefect", *SMALL)
+    done = cloze(*command, "--evaluate", "texts/questions.csv")
+    assert done.returncode == 0, done.stderr
+    assert "on 12 questions" in done.stderr
+    assert "held-out pairs" not in done.stdout
+    last = done.stdout.splitlines()[-2]
+    assert last.startswith("kept: ")
+    of_pairs = cloze(*command)
+    assert "0 stages made" in of_pairs.stdout
+    assert "held-out pairs (dev)" in of_pairs.stderr
+
+
+def test_questions_that_cannot_decide_are_refused_before_training(
+    cloze: Cloze, begun: Path
+) -> None:
+    rows = "".join(f"q{n},{n}.txt\n" for n in range(20))
+    (begun / "q.csv").write_text(f"question,file\n{rows}")
+    refused = cloze("adapt", "encoder", "texts", "--evaluate", "q.csv")
+    assert refused.returncode == 2
+    assert "encoder is no sentence encoder, so search does not decide" in refused.stderr
+    (begun / "few.csv").write_text("question,file\na,1.txt\n")
+    with_sentence_modules(begun / "encoder")
+    refused = cloze("adapt", "encoder", "texts", "--evaluate", "few.csv")
+    assert "few.csv: 1 questions, expected at least 20 to choose an encoder by" in refused.stderr
+    assert not (begun / "texts.toml").exists()

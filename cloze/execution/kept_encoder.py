@@ -1,0 +1,215 @@
+"""Keep what a run trained a sentence encoder to only if it searches better than before.
+
+In:  a finished run that trained a sentence encoder further on pairs; questions with right answers
+     and the folder that they are about, if there are any.
+Out: `adapted`, an artifact of the run with the encoder that is kept: the trained one, one between
+     it and the original, or the original; what it is worth, with its interval.
+
+Without questions the held-out pairs of the run decide: dev chooses among the candidates, test
+reports. With questions half of them choose and the other half report, on the folder's passages.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import JsonValue
+
+from cloze.artifacts.config import flat
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_bytes
+from cloze.flows.external_inputs import digest_of_files, digest_of_model
+from cloze.flows.inventory import look_up, remove_damage
+from cloze.flows.workspace import RunRecord, StageRecord, Workspace, run_artifact, write_record
+from cloze.inference.collection import index_folder
+from cloze.inference.searcher import WORDS
+from cloze.model.inference.export import contents
+from cloze.model.inference.load import model_of, read_sentence_encoder
+from cloze.model.retrieval.candidates import SHARES, QuestionSet, Verdict, between, choose
+from cloze.model.retrieval.passage_index import PASSAGES, read_passages
+from cloze.model.retrieval.questions import Question, find_gold, read_questions
+from cloze.model.tasks.retrieval import RetrievalTexts
+from cloze.model.tasks.table_files import read_table
+from cloze.model.tasks.task_table import Wanted
+from cloze.options import ADAPTED
+
+FORMAT_VERSION = 1
+
+MOST_PASSAGES = 20_000
+"""Passages among which questions are ranked; of a larger folder, the right ones and a sample."""
+
+FEWEST_QUESTIONS = 20
+"""With fewer, no interval means much."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What decides: the right passages are known for both sets."""
+
+    choosing: QuestionSet
+    reporting: QuestionSet
+
+
+def keep_if_better(
+    record: RunRecord, space: Workspace, *, folder: str, questions: str = ""
+) -> Artifact:
+    """Choose the encoder that the run's name stands for from now on, and say why."""
+    initial = str(flat(record.config)["finetune.encoder"])
+    trained = run_artifact(space, record.name, stage="finetune")
+    pairs = run_artifact(space, record.name, stage="pairs")
+    inputs = {
+        "initial": digest_of_model(initial, place="finetune.encoder"),
+        "trained": trained.digest,
+        "pairs": pairs.digest,
+    }
+    index = _index(initial, folder, questions, space) if questions else None
+    if index:
+        inputs["questions"] = digest_of_files(questions, place="--evaluate")
+        inputs["documents"] = index.digest
+    table = StageTable(
+        stage=ADAPTED,
+        format_version=FORMAT_VERSION,
+        config={"shares": [*SHARES], "words": WORDS},
+        inputs={name: InputRef(digest=digest) for name, digest in inputs.items()},
+        output="",
+    )
+    table = table.model_copy(update={"output": space.store.directory(ADAPTED, table.key)})
+    found = look_up(table)
+    if found.damage:
+        say(f"adapt: {found.damage}; making it again")
+        remove_damage(table.output, found)
+    state = "reused" if found.artifact else "made"
+    artifact = found.artifact or _chosen(
+        table,
+        initial,
+        trained.directory,
+        _of_questions(questions, index) if index else _of_pairs(pairs),
+    )
+    entry = StageRecord(key=table.key, digest=artifact.digest, state=state)
+    write_record(record.model_copy(update={"stages": {**record.stages, ADAPTED: entry}}), space)
+    say(verdict_line(artifact.manifest.statistics))
+    return artifact
+
+
+def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -> Artifact:
+    """The artifact with the encoder that is kept."""
+    old, new = read_sentence_encoder(initial), read_sentence_encoder(trained)
+    verdict = choose(
+        old,
+        new,
+        choosing=evidence.choosing,
+        reporting=evidence.reporting,
+        say=lambda line: say(f"adapt: {line}"),
+    )
+    files = contents(between(old, new, verdict.kept_share))
+    entries = [put_bytes(table.output, content, name=name) for name, content in files.items()]
+    return commit(table, entries, statistics=_statistics(verdict, evidence))
+
+
+def _statistics(verdict: Verdict, evidence: Evidence) -> dict[str, JsonValue]:
+    return {
+        "share": verdict.share,
+        "kept_share": verdict.kept_share,
+        "before": verdict.before,
+        "difference": verdict.difference.mean,
+        "low": verdict.difference.low,
+        "high": verdict.difference.high,
+        "chosen_by": f"{len(evidence.choosing.questions):,} {evidence.choosing.name}",
+        "reported_by": f"{len(evidence.reporting.questions):,} {evidence.reporting.name}",
+    }
+
+
+def verdict_line(found: Mapping[str, JsonValue]) -> str:
+    """What was kept, and what it is worth."""
+    share, kept, before, mean, low, high = (
+        float(str(found[name]))
+        for name in ("share", "kept_share", "before", "difference", "low", "high")
+    )
+    gain = (
+        f"nDCG@10 {100 * before:.1f} → {100 * (before + mean):.1f}, {100 * mean:+.1f} "
+        f"[{100 * low:+.1f}, {100 * high:+.1f}] (99 %) on {found['reported_by']}"
+    )
+    if not share:
+        return f"kept: the original encoder, the best on {found['chosen_by']}"
+    what = "the trained encoder" if share == 1 else f"{share:.0%} of the change"
+    if kept:
+        return f"kept: {what}, chosen on {found['chosen_by']}: {gain}"
+    return f"kept: the original encoder; {what} is not better for certain: {gain}"
+
+
+def _of_pairs(pairs: Artifact) -> Evidence:
+    """The held-out pairs of the run."""
+    sets = []
+    for split in ("dev", "test"):
+        path = pairs.path(f"retrieval/{split}.jsonl")
+        texts = RetrievalTexts(read_table(path, Wanted(required=("query", "passage"))))
+        relevant = tuple(dict.fromkeys(sorted(numbers), 1.0) for numbers in texts.relevant)
+        name = f"held-out pairs ({split})"
+        sets.append(QuestionSet(name, tuple(texts.queries), tuple(texts.passages), relevant))
+    return Evidence(*sets)
+
+
+def _index(initial: str, folder: str, questions: str, space: Workspace) -> Artifact:
+    """The folder's passages, as `cloze search` has them."""
+    model = model_of(read_sentence_encoder(initial), precision="fp32")
+    return index_folder(model, initial, folder, words=WORDS, space=space, others=(questions,))
+
+
+def questions_that_decide(path: str) -> list[Question]:
+    """The questions at `path`, if there are enough to choose by."""
+    asked = read_questions(path)
+    if len(asked) < FEWEST_QUESTIONS:
+        raise UsageError(
+            f"{path}: {len(asked)} questions, expected at least {FEWEST_QUESTIONS} to choose an "
+            "encoder by; leave out --evaluate, then held-out pairs decide"
+        )
+    return asked
+
+
+def _of_questions(questions: str, index: Artifact) -> Evidence:
+    """Two halves of the questions, on the folder's passages."""
+    asked = questions_that_decide(questions)
+    passages = [*read_passages(index.path(PASSAGES))]
+    gold = find_gold(asked, passages)
+    grades = [
+        _by_passage(of_question, gold.firsts_U, len(passages)) for of_question in gold.relevant
+    ]
+    rows = _sampled(grades, len(passages))
+    number = {row: place for place, row in enumerate(rows)}
+    draw = np.random.default_rng(0).permutation(len(asked))
+    halves = []
+    for half in (draw[::2], draw[1::2]):
+        kept = [one for one in sorted(half.tolist()) if grades[one]]
+        halves.append(
+            QuestionSet(
+                "questions",
+                tuple(gold.questions[one] for one in kept),
+                tuple(passages[row].indexed for row in rows),
+                tuple({number[row]: g for row, g in grades[one].items()} for one in kept),
+            )
+        )
+    return Evidence(*halves)
+
+
+def _by_passage(
+    grades: Mapping[int, float], firsts_U: np.typing.NDArray[np.int64], passages: int
+) -> dict[int, float]:
+    """Grades of passages, from those of the units that they belong to."""
+    ends_U = np.append(firsts_U[1:], passages)
+    return {
+        row: grade
+        for unit, grade in grades.items()
+        if unit >= 0
+        for row in range(int(firsts_U[unit]), int(ends_U[unit]))
+    }
+
+
+def _sampled(grades: Sequence[Mapping[int, float]], passages: int) -> list[int]:
+    """All passages, or the right ones and as many others as `MOST_PASSAGES` allows."""
+    if passages <= MOST_PASSAGES:
+        return [*range(passages)]
+    right = {row for of_question in grades for row in of_question}
+    drawn = np.random.default_rng(0).permutation(passages)[:MOST_PASSAGES].tolist()
+    return sorted({*right, *drawn})

@@ -1,0 +1,89 @@
+"""What is kept after training a sentence encoder further."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.inference.load import model_of
+from cloze.model.retrieval.candidates import (
+    SHARES,
+    QuestionSet,
+    between,
+    choose,
+    search_quality,
+    verdict,
+)
+from tests.cloze.tiny_model import write_model
+
+
+def noisy(draw: np.random.Generator, gain: float) -> tuple[dict[float, np.ndarray], dict]:
+    """nDCG of 500 questions by share, on both sets: noise by question, and a gain for all."""
+    sets = []
+    for _ in range(2):
+        before = draw.beta(2, 1, 500)
+        values = {0.0: before}
+        for share in SHARES:
+            change = draw.normal(gain, 0.15, 500)
+            values[share] = np.clip(before + change, 0, 1)
+        sets.append(values)
+    return sets[0], sets[1]
+
+
+def test_of_twenty_adaptations_that_change_nothing_none_replaces_the_original() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        choosing, reporting = noisy(draw, gain=0.0)
+        assert verdict(choosing, reporting.__getitem__).kept_share == 0
+
+
+def test_of_twenty_gains_of_five_points_at_least_eighteen_are_found() -> None:
+    draw = np.random.default_rng(0)
+    kept = [
+        verdict(a, b.__getitem__).kept_share > 0 for a, b in (noisy(draw, 0.05) for _ in "x" * 20)
+    ]
+    assert sum(kept) >= 18
+
+
+def test_the_best_candidate_is_chosen_by_one_set_and_reported_by_the_other() -> None:
+    before, better, lucky = np.full(50, 0.5), np.full(50, 0.6), np.full(50, 0.9)
+    choosing = {0.0: before, 0.5: better, 1.0: lucky}
+    found = verdict(choosing, {0.0: before, 0.5: better, 1.0: before - 0.1}.__getitem__)
+    assert (found.share, found.kept_share) == (1.0, 0.0)
+    assert found.difference.mean == pytest.approx(-0.1)
+    found = verdict(choosing, {0.0: before, 1.0: before + 0.1}.__getitem__)
+    assert (found.share, found.kept_share, found.before) == (1.0, 1.0, 0.5)
+
+
+def test_of_equal_candidates_the_original_is_the_best() -> None:
+    same = np.full(9, 0.5)
+    found = verdict(dict.fromkeys((0.0, *SHARES), same), lambda share: same)
+    assert (found.share, found.kept_share) == (0.0, 0.0)
+
+
+def test_weights_between_two_encoders_are_on_the_line_between_them(tmp_path) -> None:
+    for seed, name in enumerate(("old", "new")):
+        write_model(tmp_path / name, seed=seed)
+    old, new = (read_encoder_files(tmp_path / name) for name in ("old", "new"))
+    name = next(iter(old.parameters))
+    mixed = between(old, new, 0.25).parameters[name]
+    torch.testing.assert_close(mixed, 0.75 * old.parameters[name] + 0.25 * new.parameters[name])
+    assert between(old, new, 0) is old
+    assert torch.equal(between(old, new, 1).parameters[name], new.parameters[name])
+
+
+def test_an_encoder_that_was_not_changed_is_kept_as_it_was(tmp_path) -> None:
+    write_model(tmp_path / "old")
+    old = read_encoder_files(tmp_path / "old")
+    asked = QuestionSet(
+        "questions", ("a list", "names"), ("the names", "a list of b"), ({1: 1.0}, {0: 1.0})
+    )
+    said: list[str] = []
+    found = choose(old, dataclasses.replace(old), choosing=asked, reporting=asked, say=said.append)
+    assert (found.share, found.kept_share) == (0.0, 0.0)
+    assert len(said) == 1 + len(SHARES)
+    values = search_quality(model_of(old, precision="fp32"), asked)
+    assert values.shape == (2,)
+    assert set(values.round(4)) <= {1.0, 0.6309}  # first or second of two
