@@ -39,6 +39,9 @@ from cloze.pipeline.config.settings import (
 RESERVED_NAMES = ("artifacts", "prefect")
 """Folders of a workspace, whose names no run may have."""
 
+RANKED = ("pretrain", "finetune", "evaluate")
+"""Stages that run torch, as several ranks where the machine has them, on several nodes too."""
+
 WITH_A_CORPUS = ("cleaning", "dedup", "vocabulary", "examples", "encoder", "pretrain", "evaluate")
 """Tables that only apply to a run with a corpus."""
 
@@ -411,6 +414,11 @@ class MachineConfig(RecordedConfig):
     def is_elsewhere(self, stage: str) -> bool:
         """Whether `stage` is a job of a cluster."""
         return self.jobs.launcher != "local" and stage in self.jobs.stages
+
+    def nodes(self, stage: str) -> int:
+        """The number of nodes that run `stage`: several for a Slurm job that runs as ranks."""
+        spread = self.jobs.launcher == "slurm" and self.is_elsewhere(stage) and stage in RANKED
+        return self.slurm.nodes if spread else 1
 
     def device(self, stage: str) -> Literal["cpu", "cuda"]:
         """What trains `stage`: `training.device`, or else the GPUs of a cluster or this machine."""

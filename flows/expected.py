@@ -172,7 +172,7 @@ def seconds_by_rates(
         counting = min(tokens, work.run.evaluate.count_model_tokens) / COUNTING_RATE
     if machine.device(stage) == "cuda":
         tflops = machine.rates.gpu_tflops
-        seconds = amount / (tflops * 1e12) / machine.training.ranks
+        seconds = amount / (tflops * 1e12) / (machine.training.ranks * machine.nodes(stage))
         return counting + seconds, f"{tflops:g} TFLOP/s (rates.gpu_tflops)"
     precision = work.run.precision(stage)
     rates = matrix_rates() if rate is None else {}

@@ -21,7 +21,7 @@ from cloze.artifacts.config import Config, StageConfig
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import clock
 from cloze.artifacts.runtime.processes import descendants
-from cloze.flows.config import MachineConfig
+from cloze.flows.config import RANKED, MachineConfig
 from cloze.flows.events import OutputLog, emit
 from cloze.flows.launchers.kubernetes import KubernetesLauncher
 from cloze.flows.launchers.launcher import CANCELLED, Launcher
@@ -39,15 +39,11 @@ ATTEMPTS_NAME = "attempts.json"
 SIGNALLED = (128 + 9, 128 + 15)
 """Exit codes that report SIGKILL and SIGTERM: of a shell, a scheduler or a supervisor."""
 
-SUPERVISED = ("pretrain",)
-"""Stages that may run as several ranks and restart from a checkpoint after a crash."""
-
 RANKS_SUPERVISOR = "cloze.model.training.supervisor"
-
-PREPARED = ("pretrain", "finetune", "evaluate")
-"""Stages that run torch, for which `PREPARE` sets environment variables first."""
+"""Starts the ranks, and starts them again after a crash."""
 
 PREPARE = "cloze.model.training.start"
+"""Sets the environment variables of a single rank."""
 
 
 class StageFailed(ClozeError):
@@ -87,13 +83,12 @@ def program_argv(
     `model/` folder in the user's working directory is not imported instead of ours.
     """
     training = machine.training
-    nodes = machine.slurm.nodes if machine.jobs.launcher == "slurm" else 1
+    nodes = machine.nodes(config.stage)
     # A single rank that is never restarted needs no supervisor of ranks.
     several = training.ranks > 1 or nodes > 1 or training.max_restarts > 0 or options
     program: tuple[str, ...] = (config.program,)
-    if config.stage in PREPARED:
-        supervised = config.stage in SUPERVISED and several
-        program = (RANKS_SUPERVISOR if supervised else PREPARE, *program)
+    if config.stage in RANKED:
+        program = (RANKS_SUPERVISOR if several else PREPARE, *program)
     return (sys.executable, "-P", "-m", *program, "--config", file, *options)
 
 
@@ -101,7 +96,8 @@ def launcher_for(stage: str, machine: MachineConfig, *, local: LocalLauncher) ->
     """The configured launcher for the stages in `jobs.stages`, `local` for the others."""
     jobs = machine.jobs
     if jobs.launcher == "slurm" and stage in jobs.stages:
-        return SlurmLauncher(machine.slurm, grace=jobs.grace, ranks=machine.training.ranks)
+        config = machine.slurm.model_copy(update={"nodes": machine.nodes(stage)})
+        return SlurmLauncher(config, grace=jobs.grace, ranks=machine.training.ranks)
     if jobs.launcher == "kubernetes" and stage in jobs.stages:
         return KubernetesLauncher(machine.kubernetes, grace=jobs.grace)
     return local

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cloze.artifacts.config import parse
 from cloze.artifacts.progress import Progress
 from cloze.artifacts.results import (
     WIN_DIFFERENCE,
     Comparison,
     CurvePoint,
+    LanguageModelScore,
     LearningCurve,
+    MaskedSentence,
     MaskedSentences,
     Outcome,
     ReferenceScore,
@@ -42,8 +42,8 @@ from cloze.artifacts.store import Artifact, commit, open_artifact, put_json
 from cloze.model.config import PRESETS, Benchmark, EncoderConfig, EvaluateStage, TrainingMachine
 from cloze.model.evaluation.language_model import evaluate_language_model
 from cloze.model.glue import IN_AVERAGE, MISMATCHED
-from cloze.model.hugging_face.model_files import read_encoder_files
-from cloze.model.training.distributed import training_device
+from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
+from cloze.model.training.distributed import start_world
 from cloze.model.training.start import restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads
 
@@ -61,17 +61,31 @@ def make_scores(table: StageTable, engine_options: list[str]) -> Artifact:
     stage = parse(EvaluateStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     threads = threads_per_rank(machine)
-    torch.set_num_threads(threads)
-    device = training_device(machine.device)
+    world = start_world(machine, threads=threads)
     encoder = read_encoder_files(table.input_path("encoder"))
     has_corpus = "examples" in table.inputs
     progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
     with patient_threads(threads):
         language_model, sentences = (
-            evaluate_language_model(table, stage, encoder, progress, device=device)
+            evaluate_language_model(table, stage, encoder, progress, world=world)
             if has_corpus
             else ((), ())
         )
+    if world.is_first:
+        commit_scores(table, stage, encoder, language_model, sentences, progress)
+    world.barrier()
+    return open_artifact(table.output)
+
+
+def commit_scores(
+    table: StageTable,
+    stage: EvaluateStage,
+    encoder: EncoderFiles,
+    language_model: tuple[LanguageModelScore, ...],
+    sentences: tuple[MaskedSentence, ...],
+    progress: Progress,
+) -> None:
+    """Score the tasks, and commit the artifact."""
     trials = Trials(tasks=(), trials=())
     if "finetune" in table.inputs:
         found = open_artifact(table.input_path("finetune")).read_json("trials.json")
@@ -89,7 +103,7 @@ def make_scores(table: StageTable, engine_options: list[str]) -> Artifact:
         put_json(table.output, scores.model_dump(mode="json"), name="scores.json"),
         put_json(table.output, filled, name="masked_sentences.json"),
     ]
-    return commit(table, files)
+    commit(table, files)
 
 
 def task_scores(

@@ -12,7 +12,7 @@ digests, each with a word masked by a counter-based random number.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import NamedTuple
@@ -46,6 +46,7 @@ from cloze.model.evaluation.ngram import (
 )
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
+from cloze.model.training.distributed import World
 
 # M masked tokens, V vocabulary, N sentences
 
@@ -99,17 +100,34 @@ class Quality(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LanguageModels:
-    """The models to compare."""
+class Encoders:
+    """The encoders to compare."""
 
     pretrained: PretrainingModel
     random: PretrainingModel
-    ngram: NgramModel
-    unigram_entropy: float
     initial: PretrainingModel | None = None
     """The initial checkpoint of pre-training, if it can fill masks."""
     next_token: NextToken | None = None
     """How the encoder predicts masked tokens if it is a unidirectional language model."""
+
+    def qualities(self, part: HeldOut, world: World) -> dict[str, Quality]:
+        """By name of the encoder, on examples that the ranks of `world` share."""
+        # All predict the same tokens; a unidirectional one sees only one side of the text.
+        examples = self.next_token.at_masked(part.examples) if self.next_token else part.examples
+        models = {"pretrained": self.pretrained, "initial": self.initial, "random": self.random}
+        return {
+            name: evaluate_encoder(model, examples, world)
+            for name, model in models.items()
+            if model
+        }
+
+
+@dataclass(frozen=True)
+class CountModel:
+    """The n-gram baseline, of one process, as it fills much memory."""
+
+    ngram: NgramModel
+    unigram_entropy: float
 
 
 def evaluate_language_model(
@@ -118,12 +136,13 @@ def evaluate_language_model(
     encoder: EncoderFiles,
     progress: Progress,
     *,
-    device: torch.device,
+    world: World,
 ) -> tuple[tuple[LanguageModelScore, ...], tuple[MaskedSentence, ...]]:
-    """Scores on held-out text, and predictions for masked sentences.
+    """Scores on held-out text, and predictions for masked sentences; the first rank has both.
 
-    Sentences are the configured ones, else drawn from the held-out text. Everything is computed in
-    fp32, even on GPUs, since scores are compared between machines.
+    The other ranks compute their share of the encoders' losses, and return nothing. Sentences are
+    the configured ones, else drawn from the held-out text. Everything is computed in fp32, even on
+    GPUs, since scores are compared between machines.
     """
     config, tokenizer = stage.evaluate, encoder.tokenizer
     examples = open_artifact(config.heldout_examples or table.input_path("examples"))
@@ -148,6 +167,18 @@ def evaluate_language_model(
         limit=config.examples,
         mask_id=tokenizer.mask_id if config.all_masked else None,
     )
+    # any seed, but not that of the encoder's own initialisation
+    random_seed = address(stage.seed, "random encoder") >> 2
+    encoders = Encoders(
+        pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(world.device),
+        initial=None if next_token else _initial_model(table, encoder, world.device),
+        random=encoder.pretraining_model(pretrained=False, seed=random_seed).to(world.device),
+        next_token=next_token,
+    )
+    qualities = [encoders.qualities(part, world) for part in parts]
+    if not world.is_first:
+        return (), ()
+    progress.advance(1, "held-out loss")
     tokens = open_artifact(table.input_path("tokens"))
     frequencies = training_frequencies(tokens)
     sentences = tuple(MaskedSentence(sentence=text, guesses=()) for text in config.masked_sentences)
@@ -155,26 +186,19 @@ def evaluate_language_model(
         sentences = heldout_sentences(tokens, tokenizer, seed=stage.seed)
     texts = [sentence.sentence for sentence in sentences]
     contexts = [(part.masked.left, part.masked.right) for part in parts]
-    # any seed, but not that of the encoder's own initialisation
-    random_seed = address(stage.seed, "random encoder") >> 2
-    models = LanguageModels(
-        pretrained=encoder.pretraining_model(pretrained=True, seed=0).to(device),
-        initial=None if next_token else _initial_model(table, encoder, device),
-        random=encoder.pretraining_model(pretrained=False, seed=random_seed).to(device),
-        ngram=NgramModel(
-            # The counts need only the contexts that will be asked for, which saves most of their
-            # memory.
-            read_training_tokens(tokens, limit=config.count_model_tokens),
-            frequencies,
-            contexts=[*contexts, sentence_neighbours(texts, tokenizer)],
-        ),
-        unigram_entropy=entropy(frequencies),
-        next_token=next_token,
+    # The counts need only the contexts that will be asked for, which saves most of their memory.
+    ngram = NgramModel(
+        read_training_tokens(tokens, limit=config.count_model_tokens),
+        frequencies,
+        contexts=[*contexts, sentence_neighbours(texts, tokenizer)],
+    )
+    counted = CountModel(ngram, unigram_entropy=entropy(frequencies))
+    scores = tuple(
+        score_held_out(part, found, counted, parts)
+        for part, found in zip(parts, qualities, strict=True)
     )
     progress.advance(1, "n-gram baseline")
-    scores = tuple(score_held_out(part, models, parts) for part in parts)
-    progress.advance(1, "held-out loss")
-    sentences = fill_sentences(sentences, models, tokenizer, count=config.guesses)
+    sentences = fill_sentences(sentences, encoders, ngram, tokenizer, count=config.guesses)
     progress.advance(1, "masked sentences")
     return scores, sentences
 
@@ -252,35 +276,36 @@ def evaluate_unigram(unigram_V: NDArray[np.float32], masked: MaskedTokens) -> Qu
 
 
 @torch.inference_mode()
-def evaluate_encoder(model: PretrainingModel, examples: Examples) -> Quality:
-    """Losses and accuracies of the encoder with its pre-training heads."""
+def evaluate_encoder(model: PretrainingModel, examples: Examples, world: World) -> Quality:
+    """Losses and accuracies of the encoder with its pre-training heads, the same on all ranks.
+
+    Ranks share the batches, and all add up the same numbers in the same order.
+    """
     model.eval()
-    device = next(model.parameters()).device
-    total = torch.zeros(3, dtype=torch.float64, device=device)
-    for rows in batches_by_length(examples.lengths, token_budget=tokens_at_once(device)):
-        found = model(pack_examples(select(examples, rows)).to(device))
+    budget = tokens_at_once(world.device)
+    batches = list(batches_by_length(examples.lengths, token_budget=budget))
+    by_batch = torch.zeros(len(batches), 3, dtype=torch.float64, device=world.device)
+    for number in range(world.rank, len(batches), world.ranks):
+        found = model(pack_examples(select(examples, batches[number])).to(world.device))
         scores = (found.masked_lm_loss, found.masked_lm_correct, found.next_sentence_correct)
-        total += torch.stack([score.double() for score in scores])
-    sums: list[float] = total.tolist()
+        by_batch[number] = torch.stack([score.double() for score in scores])
+    sums: list[float] = world.sum_tensor(by_batch).cumsum(0)[-1].tolist()  # one after another
     masked = int(examples.masked_counts.sum())
     pairs = int((examples.next_sentence_labels != NO_NEXT_SENTENCE).sum())
     return Quality(sums[0] / masked, sums[1] / masked, sums[2] / pairs if pairs else None)
 
 
 def score_held_out(
-    part: HeldOut, models: LanguageModels, parts: list[HeldOut]
+    part: HeldOut, encoders: Mapping[str, Quality], counted: CountModel, parts: list[HeldOut]
 ) -> LanguageModelScore:
-    """Scores of every model on one of the held-out `parts`."""
+    """Scores of every model on one of the held-out `parts`; those of `encoders` are given."""
     # The headline is a source held out entirely, at the shortest length, else held-out documents.
     corpus = [other for other in parts if other.split != GENERAL] or parts
     sources = [other for other in corpus if other.split != HELDOUT] or corpus
     first = min(sources, key=lambda other: (other.max_seq_length, other.split))
-    # All encoders predict the same tokens; a unidirectional one sees only one side of the text.
-    examples = models.next_token.at_masked(part.examples) if models.next_token else part.examples
-    pretrained = evaluate_encoder(models.pretrained, examples)
-    initial = evaluate_encoder(models.initial, examples) if models.initial else None
-    ngram = evaluate_ngram(models.ngram, part.masked)
-    unigram = evaluate_unigram(models.ngram.unigram_V, part.masked)
+    pretrained, initial = encoders["pretrained"], encoders.get("initial")
+    ngram = evaluate_ngram(counted.ngram, part.masked)
+    unigram = evaluate_unigram(counted.ngram.unigram_V, part.masked)
     labels = part.examples.next_sentence_labels
     return LanguageModelScore(
         split=part.split,
@@ -294,8 +319,8 @@ def score_held_out(
         mlm_perplexity=math.exp(min(pretrained.mlm_loss, 700.0)),
         initial_mlm_loss=initial.mlm_loss if initial else None,
         initial_mlm_accuracy=initial.mlm_accuracy if initial else None,
-        random_mlm_loss=evaluate_encoder(models.random, examples).mlm_loss,
-        unigram_entropy=models.unigram_entropy,
+        random_mlm_loss=encoders["random"].mlm_loss,
+        unigram_entropy=counted.unigram_entropy,
         unigram_loss=unigram.mlm_loss,
         unigram_accuracy=unigram.mlm_accuracy,
         count_model_loss=ngram.mlm_loss,
@@ -369,7 +394,8 @@ def _sentences(
 
 def fill_sentences(
     sentences: Sequence[MaskedSentence],
-    models: LanguageModels,
+    encoders: Encoders,
+    ngram: NgramModel,
     tokenizer: SubwordTokenizer,
     *,
     count: int,
@@ -379,9 +405,9 @@ def fill_sentences(
         return ()
     texts = [sentence.sentence for sentence in sentences]
     rows_by_system = {
-        "random": _encoder_rows(texts, models.random, tokenizer),
-        "count": models.ngram.probabilities(*sentence_neighbours(texts, tokenizer)),
-        "pretrained": _encoder_rows(texts, models.pretrained, tokenizer),
+        "random": _encoder_rows(texts, encoders.random, tokenizer),
+        "count": ngram.probabilities(*sentence_neighbours(texts, tokenizer)),
+        "pretrained": _encoder_rows(texts, encoders.pretrained, tokenizer),
     }
     filled = []
     for number, sentence in enumerate(sentences):

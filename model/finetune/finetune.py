@@ -4,11 +4,11 @@ In:  an encoder artifact, and labelled data: a labels artifact, or files.
 Out: one record per trial with its predictions, `trials.json` with the scores of all trials, and the
      weights of each task's best trial unless configured otherwise.
 
-One process loads torch once and runs all trials; several ranks (`deepspeed --module
-model.finetune.finetune …`) or workers share them. The matrices of a small encoder are too small for
-more than one core, so its trials run in parallel instead, in workers that are forked before any
-computation. If there are fewer trials than ranks, all ranks share the batches of each trial, with
-the engine of pre-training. Trials that an interrupted attempt has finished are not run again.
+One process loads torch once and runs all trials; several ranks, on one node or more, share them.
+The matrices of a small encoder are too small for more than one core, so its trials run in parallel
+instead, in workers that each rank forks before any computation. If there are fewer trials than
+ranks, all ranks share the batches of each trial, with the engine of pre-training. Trials that an
+interrupted attempt has finished are not run again, with however many ranks it ran.
 Wall-clock times go to the records, so that the artifact's bytes do not depend on them.
 
 If only the seeds have changed since an earlier artifact, the records of the trials that both share
@@ -18,7 +18,6 @@ still the best.
 
 import gc
 import mmap
-import os
 import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,7 +69,7 @@ from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.baselines import baselines
 from cloze.model.tasks.problems import for_all, load_problem, load_tables
 from cloze.model.tasks.task_table import data_notes
-from cloze.model.training.distributed import World, join_world, training_device
+from cloze.model.training.distributed import World, start_world
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads
 from cloze.model.uncertainty.calibration import folded
@@ -86,9 +85,6 @@ DEFAULT_TOKEN_BUDGET = 16384
 
 SMALL_WIDTH = 256
 """Up to this hidden size, one trial per core is faster than all cores on one trial."""
-
-LONGEST_WAIT = 7 * 24 * 3600.0
-"""Seconds that a rank waits for the trials of the others."""
 
 ENSEMBLE = "pretrained-ensemble"
 """The system whose logits are the mean of those of all seeds."""
@@ -106,15 +102,10 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     config = parse(FinetuneStage, table.config, source="stage table").finetune
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     encoder = table.input_path("encoder")
-    # Ranks and workers exclude each other: ranks come from a launcher, workers are forked here.
+    # Ranks come from a launcher, on any number of nodes; each forks its workers here.
     workers = worker_count(encoder, machine)
     threads = max(1, threads_per_rank(machine) // workers)
-    # Only ranks need a process group; a single process opens none, so it may fork workers.
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        world = join_world(threads=threads, timeout=LONGEST_WAIT, device=machine.device)
-    else:
-        torch.set_num_threads(threads)
-        world = World(0, 1, training_device(machine.device))
+    world = start_world(machine, threads=threads)
     # Copied before anybody looks for finished trials.
     earlier = take_over(table, config.seeds) if world.is_first else None
     world.barrier()
@@ -127,10 +118,13 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     groups = plan_trials(config, [problem for problem, _ in loaded])
     # Too few groups to give each rank one: all ranks share each trial's batches instead.
     shared = world.ranks > len(groups)
+    if shared:  # all cores of a rank are in the same trial
+        workers, threads = 1, threads_per_rank(machine)
+        torch.set_num_threads(threads)
 
     def run_share(worker: Worker) -> TrialRunner:
         """Run this process's share of the trials; ranks and workers do not communicate."""
-        number, size = world.rank + worker.number, world.ranks * worker.size
+        number, size = world.rank + world.ranks * worker.number, world.ranks * worker.size
         runner = TrialRunner(
             output=table.output,
             config=config,
@@ -158,12 +152,33 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
         return runner
 
     with patient_threads(threads):
-        runner = run_workers(workers, run_share)
-        world.barrier()
+        runner = in_all_ranks(world, lambda: run_workers(workers, run_share))
         if world.is_first:
             commit_trials(table, runner, groups, earlier)
         world.barrier()
     return open_artifact(table.output)
+
+
+def in_all_ranks(world: World, work: Callable[[], Result]) -> Result:
+    """Run `work`, and return its result once all ranks have theirs.
+
+    A rank that fails waits for the others, whose trials would otherwise end with it.
+    """
+    if world.ranks == 1:
+        return work()
+    failed: ClozeError | None = None
+    try:
+        result = work()
+    except DiskFull:
+        raise
+    except ClozeError as error:
+        failed = error
+    others = [rank for rank, message in enumerate(world.gather(str(failed or ""))) if message]
+    if failed:
+        raise failed
+    if others:
+        raise ClozeError(f"rank {others[0]} failed: see its message above")
+    return result
 
 
 def run_each(groups: Sequence[TrialGroup], run: Callable[[TrialGroup], None]) -> None:
@@ -184,9 +199,9 @@ def run_each(groups: Sequence[TrialGroup], run: Callable[[TrialGroup], None]) ->
 
 
 def worker_count(encoder: str, machine: TrainingMachine) -> int:
-    """Number of processes that share the trials: one per core for a small encoder on a CPU."""
-    # A GPU is shared badly by processes, and ranks have already divided the cores.
-    if torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    """Number of processes that share a rank's trials: one per core for a small one on a CPU."""
+    # A GPU is shared badly by processes.
+    if torch.cuda.is_available():
         return 1
     source = open_source(encoder)
     width = encoder_config(source.read_table("config.json"), source=source.directory).hidden_size

@@ -21,11 +21,15 @@ from torch.nn import Parameter
 
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.progress import say
+from cloze.model.config import TrainingMachine
 from cloze.model.hardware import has_gpu
 
 BUCKET_BYTES = 25 << 20
 """Bucket size, as in torch's DistributedDataParallel: large enough for full bandwidth, small enough
 for the first reduction to start early in the backward pass."""
+
+LONGEST_WAIT = 7 * 24 * 3600.0
+"""Seconds that a rank of `start_world` waits for the shares of the others."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -232,6 +236,17 @@ def join_world(*, threads: int, timeout: float, device: str = "auto") -> World:
         name = torch.cuda.get_device_name(chosen) if on_gpu else f"{threads} threads a rank"
         say(f"ranks={ranks} backend={distributed.get_backend()} device={chosen.type} ({name})")
     return World(rank, ranks, chosen)
+
+
+def start_world(machine: TrainingMachine, *, threads: int) -> World:
+    """The ranks of a stage whose ranks wait for one another as long as their shares take.
+
+    A single process does without a process group.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return join_world(threads=threads, timeout=LONGEST_WAIT, device=machine.device)
+    torch.set_num_threads(threads)
+    return World(0, 1, training_device(machine.device))
 
 
 def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | None:

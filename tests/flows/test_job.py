@@ -51,11 +51,14 @@ def test_what_computes_with_torch_is_started_in_the_environment_for_it(
     assert words(stage.model_construct()) == started
 
 
+@pytest.mark.parametrize("stage", [PretrainStage, FinetuneStage, EvaluateStage])
 @pytest.mark.parametrize("training", [{"ranks": 2}, {"max_restarts": 1}])
-def test_training_with_ranks_or_restarts_has_a_supervisor(training: dict[str, int]) -> None:
+def test_whatever_computes_with_torch_has_a_supervisor_for_ranks_or_restarts(
+    stage: type[StageConfig], training: dict[str, int]
+) -> None:
     supervisor = "-P -m cloze.model.training.supervisor"
-    supervised = f"{supervisor} cloze.model.training.pretrain --config TABLE"
-    assert words(PRETRAIN, **training) == supervised
+    supervised = f"{supervisor} {stage.program} --config TABLE"
+    assert words(stage.model_construct(), **training) == supervised
     assert "supervisor" not in words(TOKENS, **training)
 
 

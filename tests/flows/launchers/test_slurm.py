@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 import pytest
@@ -17,69 +16,14 @@ import pytest
 from cloze.flows.launchers.launcher import CANCELLED
 from cloze.flows.launchers.slurm import SlurmConfig, SlurmJob, SlurmLauncher
 from tests.conftest import PROJECT, SMOKE, GoldenRun, cloze, command
+from tests.slurm import output, slurm_cluster
 from tests.waiting import PATIENCE, wait_for
-
-CONFIGURATION = """
-ClusterName=one
-SlurmctldHost={host}(127.0.0.1)
-AuthType=auth/none
-CredType=cred/none
-AuthInfo=cred_expire=5
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmctldPort=16917
-SlurmdPort=16918
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-MpiDefault=none
-ReturnToService=2
-KillWait=30
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SchedulerParameters=batch_sched_delay=0,sched_interval=1
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
-PartitionName=ended Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL
-PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
-"""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A real single-node Slurm cluster."""
-    if not shutil.which("slurmctld") or os.getuid() != 0:
-        pytest.skip("wants Debian's slurm-wlm, and root to run it")
-    folder = tmp_path_factory.mktemp("slurm")
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
-    host = gethostname().partition(".")[0]
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, host=host))
-    before = os.environ.get("SLURM_CONF")
-    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-    daemons = [
-        subprocess.Popen([name, "-D"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for name in ("slurmctld", "slurmd")
-    ]
-    try:
-        wait_for(lambda: "idle" in output("sinfo"))
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")):
         yield
-    finally:
-        for daemon in reversed(daemons):
-            daemon.terminate()
-            daemon.wait(PATIENCE)
-        os.environ.pop("SLURM_CONF")
-        if before is not None:
-            os.environ["SLURM_CONF"] = before
-
-
-def output(*argv: str) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
 def launcher(**config: Any) -> SlurmLauncher:
@@ -277,7 +221,7 @@ def test_scancel_ends_a_job_submitted_by_hand_and_the_same_command_resumes(
     on = ("--workspace", str(workspace), "--on", str(tmp_path / "machine.toml"))
     planned = cloze("plan", *PRETRAIN[1:], *on, "--tables")
     assert planned.returncode == 0, planned.stderr
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", str(Path(sys.executable).parents[1]))  # it is activated
     table = str(workspace / "smoke" / "stages" / "pretrain.json")
     log = tmp_path / "log"
     by_hand = ("sbatch", "--parsable", "--nodes=1", f"--output={log}", f"--chdir={tmp_path}")
@@ -301,9 +245,10 @@ def test_a_job_submitted_by_hand_is_requeued(
     tmp_path: Path, script: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "counts.py").write_text(COUNTS.format(file=str(tmp_path / "count")))
-    (tmp_path / "python").write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/counts.py\n")
+    stand_in = f'#!/bin/sh\n[ "$2" = -c ] || exec {sys.executable} {tmp_path}/counts.py\n'
+    (tmp_path / "python").write_text(stand_in)
     (tmp_path / "python").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHON", str(tmp_path / "python"))
     log, signalled = tmp_path / "log", "TERM@50" if "multinode" in script else "B:TERM@50"
     timed = ("--time=1", f"--signal={signalled}") if cause == "time limit" else ()
     by_hand = ("sbatch", "--partition=ended", "--nodes=1", f"--output={log}", *timed)
@@ -342,3 +287,20 @@ def test_without_slurm_the_error_names_the_command(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Exception, match="^sbatch not found; run on a node with Slurm's commands"):
         launcher().start(["true"], job=tmp_path / "job")
+
+
+@pytest.mark.parametrize("script", ["pretrain.sbatch", "pretrain-multinode.sbatch"])
+def test_a_job_by_hand_without_its_environment_ends_at_once_and_says_what_to_activate(
+    tmp_path: Path, script: str
+) -> None:
+    done = subprocess.run(
+        ["bash", str(PROJECT / "infra" / "slurm" / script), "table.json"],
+        env={"PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    said = f"{tmp_path}/.venv/bin/python: cannot import cloze; activate its environment"
+    assert said in done.stderr

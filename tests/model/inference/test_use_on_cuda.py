@@ -14,6 +14,7 @@ from cloze.model.finetune.finetune import make_trials
 from cloze.model.inference.export import import_encoder
 from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import load_predictor
+from cloze.model.training.distributed import World
 from tests.model.strict_cuda import CUDA, strict_cuda
 from tests.model.task_builders import (
     encoder_artifact,
@@ -100,10 +101,11 @@ def test_an_evaluation_of_all_examples_waits_once(encoder: Artifact, tmp_path: P
     shards = ExampleShards(artifact, split="heldout", max_seq_length=64)
     examples = shards.gather(0, np.zeros(30, np.int64), np.arange(30))
     module = load_model(encoder.directory, device="cpu").module
-    expected = evaluate_encoder(module, examples)
+    expected = evaluate_encoder(module, examples, World(0, 1, torch.device("cpu")))
     with strict_cuda() as device:
         there = load_model(encoder.directory, device="cuda", precision="fp32").module.to(CUDA)
         device.reset()
-        assert evaluate_encoder(there, examples) == pytest.approx(expected, rel=1e-5)
+        found = evaluate_encoder(there, examples, World(0, 1, CUDA))
+        assert found == pytest.approx(expected, rel=1e-5)
         assert len(device.reads) == 1
         assert device.pageable == []
