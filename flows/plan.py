@@ -32,6 +32,7 @@ from cloze.flows.external_inputs import Digests
 from cloze.flows.inventory import Found, look_up, store_entries
 from cloze.flows.stages import Stage, chain, keyed_config, stage_table, up_to
 from cloze.flows.workspace import record_path, workspace
+from cloze.pipeline.config.engines import check_engine, refuse_placeholders
 
 INPUT = "input "
 """Prefix of facts that are digests of inputs."""
@@ -82,6 +83,9 @@ class Plan:
         wanted: Sequence[str] = (),
         digests: Digests | None = None,
     ) -> None:
+        refuse_placeholders(
+            {"workspace": machine.workspace}, source="in the machine file or with --workspace"
+        )
         self.run = machine.decided(run)
         self.machine = machine
         self.space = workspace(machine.workspace)
@@ -133,11 +137,11 @@ class Plan:
         """Enter the artifact of a stage, which is an input of later ones."""
         self.finished[name] = artifact
 
-    def check(self) -> None:
+    def check(self, options: Sequence[str] = ()) -> None:
         """Refuse what one of the stages to run would refuse later, perhaps after hours.
 
         Contradictions within a configuration are refused when it is parsed; these are between run,
-        machine, and the files that they name.
+        machine, the `options` for its engine, and the files that they name.
         """
         if not self.to_run:
             return
@@ -147,6 +151,14 @@ class Plan:
                 f"ulimit -v allows {allowed / 1e9:.1f} GB of address space, of which threads "
                 f"reserve more than they use; set it to {LEAST_ADDRESS_SPACE >> 10} (kB) or more, "
                 "or unlimited"
+            )
+        engine = [stage for stage in self.stages.values() if stage.is_pipeline]
+        if engine := [stage for stage in engine if stage.name in self.to_run]:
+            check_engine(
+                self.machine.pipeline,
+                options,
+                workspace=self.machine.workspace,
+                files={place: path for stage in engine for place, path in stage.files().items()},
             )
         if "vocabulary" in self.to_run:
             # Raises if it cannot be read.

@@ -67,6 +67,12 @@ class Stage:
         """Whether Beam runs it."""
         return type(self.config).__module__ == PipelineMachine.__module__
 
+    def files(self) -> dict[str, str]:
+        """By field of the configuration: the files that its workers read."""
+        return {
+            place: path for data in self.external.values() for place, path in data.files.items()
+        }
+
     def contents(self) -> Iterator[Content]:
         """Everything that it reads besides artifacts of its run."""
         yield from (Content(role, "model", place) for role, place in self.models.items())

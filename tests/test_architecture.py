@@ -46,11 +46,12 @@ names of their modules: `READERS`, `COMMANDS`, `FLOWS`, `OTHER_LAYERS`, `SERVER_
 
 SINGLE_MODULES = {
     "model": {"cloze.pipeline.text.scripts"},
-    "flows": CONFIGS | {"cloze.model.hardware"},
+    "flows": CONFIGS | {"cloze.model.hardware", "cloze.pipeline.config.engines"},
     "cloze": CONFIGS
     | {
         *(f"cloze.pipeline.readers.{name}" for name in ("compression", "documents", "structure")),
         *(f"cloze.pipeline.readers.{name}" for name in ("input_shards", "tables")),
+        "cloze.pipeline.config.engines",
         "cloze.pipeline.runner.beam",
         "cloze.pipeline.text.abbreviations",
         "cloze.pipeline.text.account",
@@ -60,8 +61,8 @@ SINGLE_MODULES = {
     },
 }
 """The configurations; baselines count words as the pipeline does; plans know what this machine's
-arithmetic is; and the face sees samples of a corpus through its readers, cut as its splitter cuts,
-and its passages, and asks Beam which options it knows."""
+arithmetic is, and which options an engine refuses; and the face sees samples of a corpus through
+its readers, cut as its splitter cuts, and its passages, and asks Beam which options it knows."""
 
 FORBIDDEN = {
     "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},

@@ -30,10 +30,14 @@ def checked_plan(
     *,
     wanted: Sequence[str] = (),
     digests: Digests | None = None,
+    options: Sequence[str] = (),
 ) -> Plan:
-    """The plan of `run`, or of the `wanted` stages, none of which will refuse to start."""
+    """The plan of `run`, or of the `wanted` stages, none of which will refuse to start.
+
+    `options`: those after `--`, for the engine of the last stage.
+    """
     plan = Plan(run, machine, wanted=wanted, digests=digests)
-    plan.check()
+    plan.check(options)
     if "pretrain" in plan.to_run:
         _check_pretraining(plan)
     if "finetune" in plan.to_run:

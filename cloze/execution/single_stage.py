@@ -14,6 +14,7 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.store import open_artifact
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
+from cloze.flows.config import RANKED
 from cloze.flows.executor import execute
 from cloze.flows.stages import PREPARE
 from cloze.flows.workspace import stage_tables
@@ -21,7 +22,7 @@ from cloze.options import TARGET, ConfigPath, Target
 
 BEAM = {*PREPARE, "dedup"}
 """Stages that run on Beam."""
-ENGINES = {*BEAM, "pretrain"}
+ENGINES = {*BEAM, *RANKED}
 """Stages that run on Beam or through DeepSpeed's launcher."""
 
 PARSE_LAUNCHER_OPTIONS = "from deepspeed.launcher.runner import parse_args; parse_args()"
@@ -70,7 +71,7 @@ def _command(*stages: str) -> Callable[..., Answer]:
             from cloze.pipeline.runner.beam import refuse_unknown
 
             refuse_unknown(options)
-        if options and "pretrain" in stages:
+        if options and {*RANKED}.intersection(stages):
             # checked here too, since DeepSpeed's launcher starts after hours of preparation
             program = (sys.executable, "-P", "-c", PARSE_LAUNCHER_OPTIONS, *options, "program")
             done = subprocess.run(program, capture_output=True, text=True, check=False)
@@ -80,7 +81,8 @@ def _command(*stages: str) -> Callable[..., Answer]:
                     f"DeepSpeed's launcher: {reason}; `deepspeed --help` lists its options; fields "
                     "of the configuration are set with --set KEY=VALUE"
                 )
-        plan = checked_plan(run, machine, wanted=stages)
+        for_beam = options if BEAM.intersection(stages) else ()
+        plan = checked_plan(run, machine, wanted=stages, options=for_beam)
         with watching():
             record = execute(plan, options=options)
         if options and all(record.stages[stage].state == "reused" for stage in stages):

@@ -17,6 +17,7 @@ import logging
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from operator import index
 from typing import Any
 
 SAMPLING_PERIOD_MS = 2
@@ -99,8 +100,9 @@ for _name in _left_out:
 class _RunStep(DoFn):
     """A step as a Beam `DoFn`."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, *, is_grouped: bool) -> None:
         self._step = step
+        self._is_grouped = is_grouped
 
     def setup(self) -> None:
         """Called once per worker."""
@@ -108,7 +110,19 @@ class _RunStep(DoFn):
 
     def process(self, item: Any) -> Iterable[Any]:
         """Called once per item."""
-        return self._function(item)
+        made = self._function(item)
+        return map(_with_plain_key, made) if self._is_grouped else made
+
+
+def _with_plain_key(pair: tuple[Any, Any]) -> tuple[int, Any]:
+    """The pair with its key as a plain integer; raises `TypeError` for anything but an integer.
+
+    Engines compare keys by their encoding, and Dask by a digest of their Python value, in which
+    numpy's 5 and True are other keys than 5 and 1 (apache/beam#29365). A plain integer has one
+    encoding and one digest in every process, so it is grouped rightly by construction.
+    """
+    key, value = pair
+    return int(index(key)), value
 
 
 def add_job(
@@ -128,8 +142,9 @@ def add_job(
     items: PCollection[Any] = pipeline | "Start" >> (start or Impulse())
     # Each step with the one after it, which decides how its output is typed.
     for step, following in zip_longest(steps, steps[1:]):
-        transform: Any = ParDo(_RunStep(step)) if step.function else GroupByKey()
+        is_grouped = following is not None and following.kind == "group"
+        transform: Any = GroupByKey()
         if step.function:  # Beam must know that the input of a group is pairs
-            is_grouped = following is not None and following.kind == "group"
+            transform = ParDo(_RunStep(step, is_grouped=is_grouped))
             transform.with_output_types(tuple[int, Any] if is_grouped else Any)
         items = items | step.label >> transform

@@ -18,6 +18,8 @@ disks. If a worker dies its results are lost, and Dask recomputes them, from the
 """
 
 import json
+import logging
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -58,6 +60,8 @@ UNANSWERED_POLLS = 30
 
 LAST_WORDS_SECONDS = 10.0
 """How long to wait for the last messages of a job that has ended."""
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 JOB_NAME = "engine_job.json"
 SIGN_NAME = "engine_started"
@@ -106,8 +110,10 @@ def run_on_engine(
         try:
             pipeline = Pipeline(options=beam_options)
         except ValueError as error:  # no such runner, or contradictory options
-            raise UsageError(f"{machine.runner}: {error}") from error
-        started = Step("Started", "map", partial(_started, path=job.sign))
+            # Beam lists what it found on lines of their own, and only one line is shown
+            reason = " ".join(str(error).split())
+            raise UsageError(f"{machine.runner}: {reason}") from error
+        started = Step("Started", "map", partial(_started, path=job.sign, python=PYTHON))
         steps = build(EngineQueue())
         try:
             if is_dask:
@@ -117,6 +123,9 @@ def run_on_engine(
                 result = submit_to_dask(pipeline)
             else:
                 add_job(steps, pipeline, started)
+                if job.endpoint and job.endpoint != "embed":
+                    seconds = beam_options.view_as(PortableOptions).job_server_timeout
+                    say(f"{machine.runner}: asking {job.endpoint}, which has {seconds} s to answer")
                 result = pipeline.run()
         except grpc.FutureTimeoutError as error:
             raise JobFailed(
@@ -312,8 +321,17 @@ def _job_id(result: PipelineResult) -> str:
     return str(found()) if callable(found) and getattr(result, "has_job", False) else ""
 
 
-def _started(item: object, *, path: str) -> object:
-    """Record that a worker has started; the item passes through."""
+def _started(item: object, *, path: str, python: str) -> object:
+    """Record that a worker has started; the item passes through.
+
+    `python`: the version from which the steps were sent, as bytecode that no other can run.
+    """
+    if python != PYTHON:
+        raise UsageError(
+            f"the engine's workers have Python {PYTHON}, the command that sent the job has "
+            f"{python}; build their image with --build-arg PYTHON={python}, or run the command "
+            f"with Python {PYTHON}"
+        )
     filesystem.write_bytes(path, b"")
     return item
 
@@ -379,6 +397,8 @@ def dask_partitions(options: Sequence[str]) -> int:
 
 def submit_to_dask(pipeline: Pipeline) -> DaskResult:
     """Submit the whole graph to the scheduler."""
+    # a lost scheduler is told of in one line (`DaskResult.error`), not in tracebacks of its client
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         return DaskResult(pipeline.run())
     except OSError as error:  # what Dask raises if there is no scheduler
