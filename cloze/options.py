@@ -95,13 +95,15 @@ class Target(Place):
                 f"pretrain.continue_from = {run.name}: a run cannot continue itself; give the "
                 f"longer run another name, for example --set name={run.name}-{run.pretrain.steps}"
             )
-        machine = self.machine()
-        space, named = workspace(machine.workspace), flat(run.model_dump(mode="json"))
+        machine, named = self.machine(), flat(run.model_dump(mode="json"))
+        examples, models = run.evaluate.heldout_examples, [*filter(named.get, MODEL_FIELDS)]
+        if not (models or examples):  # the packages that read a store may be missing here
+            return run, machine
+        space = workspace(machine.workspace)
         # Names of runs become directories here, so nothing later depends on what a name refers to.
-        for place in MODEL_FIELDS:
-            if name := named.get(place):
-                run = with_value(run, place, model_directory(str(name), space))
-        if examples := run.evaluate.heldout_examples:
+        for place in models:
+            run = with_value(run, place, model_directory(str(named[place]), space))
+        if examples:
             name = f"{examples}/examples" if examples in list_runs(space) else examples
             directory = named_artifact(name, space).directory
             run = with_value(run, "evaluate.heldout_examples", directory)

@@ -47,6 +47,29 @@ VARIATION = 2.0
 PACKED_RATIO, ROW_BYTES = 0.467, 43
 """Bytes through an engine's shuffle, per byte of text and per document."""
 
+SHARD_BYTES = 64 << 20
+"""Bytes of text in a task of a large corpus."""
+
+KEY_MEMORY = 10.0
+"""Bytes of memory of the worker that writes a bucket, per byte gathered for it: 8 to 10, measured
+with keys of 20 and 80 MB."""
+
+PROCESS_MEMORY = 0.37e9
+"""Bytes of memory of a worker process without a bucket, measured."""
+
+PROCESS_THREADS = 12
+"""Buckets that a process of Dataflow may hold at once, unless `number_of_worker_harness_threads` is
+given: assumed, after Google's documentation."""
+
+MACHINE_TYPE = "n1-standard-1"
+"""Dataflow's default for batch jobs."""
+
+GIGABYTES_PER_VCPU = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
+"""Memory of Google's machine types, rounded up by at most 0.25."""
+
+MOST_WORKERS = 1000
+"""Dataflow's default of `max_num_workers`: assumed."""
+
 EXAMPLES_RATE = 70e6
 """Bytes of text per second from which one core writes one copy of one length."""
 
@@ -75,6 +98,8 @@ class EngineForecast:
     """Bytes read from the store: text by vocabulary and tokens, tokens by examples."""
     shuffle_bytes: float
     """Bytes shuffled: each document once, as token ids."""
+    keys: int
+    """Buckets."""
     largest_key: float
     """Bytes of the largest bucket, which one worker holds in memory."""
     worker_disk: dict[int, float]
@@ -108,6 +133,70 @@ class CorpusForecast:
     """The examples artifact on disk."""
     engine: EngineForecast
     """The same on a distributed engine."""
+
+
+@dataclass(frozen=True)
+class DataflowForecast:
+    """Estimates for preparation on the workers that a machine file asks Dataflow for."""
+
+    workers: int
+    """Number of machines."""
+    vcpus: int
+    """vCPUs of a machine, each with a process of its own."""
+    memory: float
+    """Bytes of memory of a machine."""
+    threads: int
+    """Buckets that a process may hold at once."""
+    shards: int
+    """Tasks that read text."""
+    keys: int
+    """Buckets that text is sent to, as many keys of the shuffle."""
+    hours: float
+    """Time with all workers busy."""
+    cost: float
+    """US dollars."""
+    needed_memory: float
+    """Bytes of a worker all of whose threads hold the largest bucket."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is within a worker's memory."""
+        return self.needed_memory <= self.memory
+
+
+def forecast_dataflow(
+    found: "CorpusForecast", options: Mapping[str, tuple[str, ...]], rates: RatesConfig
+) -> DataflowForecast:
+    """Estimate the preparation of a corpus on Dataflow, given Beam's options by name."""
+
+    def one(*names: str) -> str:
+        return next((options[name][-1] for name in names if options.get(name)), "")
+
+    kind = one("machine_type", "worker_machine_type") or MACHINE_TYPE
+    family, _, size = kind.rpartition("-")
+    vcpus = int(size) if size.isdigit() else 1
+    per_vcpu = GIGABYTES_PER_VCPU.get(family.rpartition("-")[2], GIGABYTES_PER_VCPU["standard"])
+    if family.startswith("n1-"):
+        per_vcpu *= 0.9375
+    memory = per_vcpu * 1e9 * vcpus
+    if "custom" in family:  # custom-VCPUS-MEGABYTES
+        vcpus, memory = int(family.rpartition("-")[2]), int(size) * 1e6
+    workers = int(one("max_num_workers", "num_workers") or MOST_WORKERS)
+    threads = int(one("number_of_worker_harness_threads") or PROCESS_THREADS)
+    engine, shards = found.engine, max(round(found.text_bytes / SHARD_BYTES), 1)
+    busy = min(workers * vcpus, max(shards, engine.keys))
+    held = KEY_MEMORY * engine.largest_key * threads
+    return DataflowForecast(
+        workers=workers,
+        vcpus=vcpus,
+        memory=memory,
+        threads=threads,
+        shards=shards,
+        keys=engine.keys,
+        hours=engine.vcpu_hours(rates) / busy,
+        cost=engine.cost(rates),
+        needed_memory=vcpus * (PROCESS_MEMORY + held),
+    )
 
 
 WORKERS = (2, 16, 128, 1024)
@@ -150,6 +239,7 @@ def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast
             core_seconds=core_seconds + text_bytes / READ_RATE,
             read_bytes=3 * text_bytes + text_bytes * TOKENS_RATIO,
             shuffle_bytes=moved,
+            keys=buckets,
             largest_key=moved / buckets * (1 + spread * math.sqrt(2 * math.log(buckets))),
             worker_disk=worker_disk,
         ),

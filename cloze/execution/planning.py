@@ -5,6 +5,7 @@ Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is st
      --tables nothing is written.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -14,9 +15,13 @@ from cloze.execution.preflight import checked_plan
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import write_tables
 from cloze.flows.forecast import (
+    KEY_MEMORY,
+    PROCESS_MEMORY,
     CorpusForecast,
+    DataflowForecast,
     TrainingForecast,
     forecast_corpus,
+    forecast_dataflow,
     forecast_training,
 )
 from cloze.flows.plan import Plan
@@ -24,8 +29,10 @@ from cloze.flows.stages import PREPARE
 from cloze.init.corpus_samples import look
 from cloze.model.hardware import has_gpu
 from cloze.options import TARGET, ConfigPath, Target
+from cloze.pipeline.config.engines import given_options
 
 GIGABYTE = 1e9
+MOST_BYTES = 1e18
 DECIMAL = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 
@@ -35,6 +42,7 @@ def plan(
     /,
     *,
     gigabytes: float = 0.0,
+    corpus_bytes: str = "",
     tables: bool = False,
     target: Target = TARGET,
 ) -> Answer:
@@ -42,14 +50,19 @@ def plan(
 
     :param gigabytes: Estimate for a corpus of this many GB of text, which need not be on this
         machine.
+    :param corpus_bytes: The same with a unit: 10TB, 300GB, 1.5e12.
     :param tables: Write the stage tables (JSON) of stages that are ready to run, to run them by
         hand.
     """
     run, machine = target.read(config)
-    if gigabytes and not run.corpus:
-        raise UsageError(f"--gigabytes {gigabytes:g}: this run reads no corpus; omit the option")
+    if gigabytes and corpus_bytes:
+        raise UsageError("--gigabytes and --corpus-bytes are the same; give one of them")
+    elsewhere = gigabytes * GIGABYTE or (bytes_of(corpus_bytes) if corpus_bytes else 0.0)
+    if elsewhere and not run.corpus:
+        given = f"--corpus-bytes {corpus_bytes}" if corpus_bytes else f"--gigabytes {gigabytes:g}"
+        raise UsageError(f"{given}: this run reads no corpus; omit the option")
     # A corpus that is not here cannot be looked at, so its stages cannot be planned.
-    found = None if gigabytes else checked_plan(run, machine)
+    found = None if elsewhere else checked_plan(run, machine)
     to_run = found.to_run if found else (*PREPARE, "pretrain")
     data: dict[str, object] = {}
     lines: list[str] = []
@@ -65,11 +78,16 @@ def plan(
     data["expected"] = [asdict(each) for each in expected]
     # docstrings of installed packages have no path, and their size is unknown
     sources = [source.path for source in run.corpus.sources] if run.corpus else []
-    text_bytes = gigabytes * GIGABYTE or sum(look(path).text_bytes for path in sources if path)
+    text_bytes = elsewhere or sum(look(path).text_bytes for path in sources if path)
     corpus = forecast_corpus(text_bytes, run.examples)
     if text_bytes and {*to_run} & {*PREPARE}:
         data["preparation"] = asdict(corpus)
         lines += _preparation(corpus, run, machine)
+        if machine.pipeline.runner == "DataflowRunner":
+            options = given_options(machine.pipeline, ())
+            dataflow = forecast_dataflow(corpus, options, machine.rates)
+            data["dataflow"] = {**asdict(dataflow), "fits": dataflow.fits}
+            lines += _dataflow(dataflow, corpus)
     if "pretrain" in to_run:
         training = forecast_training(run, machine, examples=corpus.examples)
         data["pretraining"] = asdict(training)
@@ -104,6 +122,41 @@ def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) 
         for vcpus, disk in engine.worker_disk.items()
     ]
     yield from _indented(rows)
+
+
+def _dataflow(found: DataflowForecast, corpus: CorpusForecast) -> Iterator[str]:
+    """The same on the workers that the machine file asks for, with the source of each figure."""
+    size, engine = f"{found.vcpus} vCPUs and {_bytes(found.memory)}", corpus.engine
+    share = f"{found.vcpus} × ({_bytes(PROCESS_MEMORY)} + {found.threads} × {KEY_MEMORY:g} × key)"
+    verdict = "fits" if found.fits else "does NOT fit; see below"
+    yield f"on Dataflow: at most {found.workers:,} workers of {size}, as the machine file says"
+    rows = [
+        ("time", _time(found.hours), "rates measured; half a core per vCPU assumed"),
+        ("cost", _dollars(found.cost), "list prices (rates)"),
+        ("fan-out", f"{found.shards:,} tasks, {found.keys:,} keys", "computed"),
+        ("shuffle", _bytes(engine.shuffle_bytes), "bytes per byte of text measured"),
+        ("largest key", _bytes(engine.largest_key), "computed; a simulation with skew: +20 %"),
+        ("a worker's memory", f"{_bytes(found.needed_memory)}, {verdict}", f"measured: {share}"),
+    ]
+    yield from _indented(rows)
+    if not found.fits:
+        yield (
+            "  warning: a worker whose threads all hold the largest key has too little memory: set "
+            "number_of_worker_harness_threads = 1 in [pipeline.options], or a highmem machine_type"
+        )
+
+
+def bytes_of(text: str) -> float:
+    """The number of bytes in `10TB`, `300 GB` or `1.5e12`; raises `UsageError`."""
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([TGMk]?)B?\s*", text, re.IGNORECASE)
+    units = {name.upper(): size for name, size in DECIMAL}
+    try:
+        number = float(found[1]) * units.get(found[2].upper(), 1.0) if found else 0.0
+    except ValueError:
+        number = 0.0
+    if not 0 < number < MOST_BYTES:
+        raise UsageError(f"--corpus-bytes {text}: expected a size such as 10TB, 300GB or 1.5e12")
+    return number
 
 
 def _hours(seconds: float) -> str:

@@ -48,6 +48,26 @@ class FrequentText:
 
 
 @dataclass(frozen=True)
+class ZipfTexts:
+    """Distinct texts of the first split; the one of rank r occurs most / r ** exponent times."""
+
+    texts: int
+    """Number of distinct texts."""
+    most: float
+    """Occurrences of the most frequent."""
+    exponent: float
+    """1 in natural text; more concentrates the occurrences."""
+    text_bytes: float
+    """Bytes of one copy of each."""
+
+    @property
+    def copies_T(self) -> Floats:
+        """[texts] how often each occurs, at least once."""
+        ranks_T = np.arange(1, self.texts + 1, dtype=np.float64)
+        return np.maximum(self.most / ranks_T**self.exponent, 1.0)
+
+
+@dataclass(frozen=True)
 class KeySizes:
     """Data volumes of an engine's shuffle, in bytes."""
 
@@ -61,12 +81,15 @@ class KeySizes:
     """The most text in one bucket, a task of the next stage."""
     fullest_worker: float
     """The most that one worker gathers, on disk if the engine shuffles there."""
+    largest_keys: tuple[float, ...]
+    """The 64 largest keys, which one worker may hold at once in the worst case."""
 
 
 def simulate_keys(
     splits: Sequence[SimulatedSplit],
     *,
     frequent: Sequence[FrequentText] = (),
+    zipf: ZipfTexts | None = None,
     workers: int = 1,
     seed: int = 0,
 ) -> KeySizes:
@@ -74,6 +97,7 @@ def simulate_keys(
     draws = np.random.default_rng(seed)
     total = sum(split.documents * split.mean_bytes for split in splits)
     total += sum(text.copies * text.text_bytes for text in frequent)
+    total += float(zipf.copies_T.sum()) * zipf.text_bytes if zipf else 0.0
     shards = max(int(total / MAX_SHARD_BYTES), 1)
     bits = [bucket_bits(split.documents, split.documents * split.mean_bytes) for split in splits]
     keys: list[Floats] = []
@@ -94,6 +118,13 @@ def simulate_keys(
         is_found = draws.poisson(senders * min(text.text_bytes / SAMPLED_BYTES, 1.0)) > 1
         brought = text.text_bytes * PACKED_RATIO * (1.0 if is_found else senders)
         keys[0][draws.integers(len(keys[0]))] += senders * ROW_BYTES + brought
+    if zipf:
+        # each of the shards that contain a text sends one row, and its tokens unless it was sampled
+        senders_T = shards * -np.expm1(-zipf.copies_T / shards)
+        is_found_T = draws.poisson(senders_T * min(zipf.text_bytes / SAMPLED_BYTES, 1.0)) > 1
+        tokens_T = zipf.text_bytes * PACKED_RATIO * np.where(is_found_T, 1.0, senders_T)
+        places_T = draws.integers(len(keys[0]), size=zipf.texts)
+        keys[0] += np.bincount(places_T, senders_T * ROW_BYTES + tokens_T, len(keys[0]))
     every = np.concatenate(keys)
     shares_W = np.bincount(draws.integers(workers, size=len(every)), every, workers)
     return KeySizes(
@@ -102,4 +133,5 @@ def simulate_keys(
         largest_key=float(every.max()),
         largest_text=float(max(found.max() for found in texts)),
         fullest_worker=float(shares_W.max()),
+        largest_keys=tuple(np.sort(every)[-64:].tolist()),
     )

@@ -2,11 +2,25 @@
 
 import pytest
 
+from cloze.artifacts.config import parse, read_toml
+from cloze.flows.config import MachineConfig, RatesConfig
+from cloze.flows.forecast import (
+    KEY_MEMORY,
+    PROCESS_MEMORY,
+    SHARD_BYTES,
+    forecast_corpus,
+    forecast_dataflow,
+)
+from cloze.pipeline.config.engines import given_options
+from cloze.pipeline.config.settings import ExamplesConfig
+from cloze.pipeline.readers.input_shards import MAX_SHARD_BYTES
 from cloze.pipeline.shuffle.beam_group_by_key import ROW_BYTES
+from tests.conftest import PROJECT
 from tests.pipeline.shuffle_simulation import (
     PACKED_RATIO,
     FrequentText,
     SimulatedSplit,
+    ZipfTexts,
     simulate_keys,
 )
 
@@ -51,3 +65,27 @@ def test_documents_that_fill_hardly_a_bucket_are_one_key() -> None:
 def test_the_same_seed_gives_the_same_sizes() -> None:
     assert simulate_keys([TRAIN], seed=3) == simulate_keys([TRAIN], seed=3)
     assert simulate_keys([TRAIN], seed=3) != simulate_keys([TRAIN], seed=4)
+
+
+ZIPF = {"natural text": (1.0, 1e7), "a flat tail": (0.7, 1e6), "a steep head": (1.3, 1e8)}
+
+
+@pytest.mark.parametrize(("exponent", "most"), ZIPF.values(), ids=ZIPF)
+def test_ten_million_texts_with_a_zipf_tail_leave_every_worker_within_its_memory(
+    exponent: float, most: float
+) -> None:
+    """Of 10 TB, on the workers of infra/machines/dataflow.toml, wherever the largest keys fall."""
+    zipf = ZipfTexts(texts=10**7, most=most, exponent=exponent, text_bytes=MEAN)
+    found = simulate_keys([TRAIN, HELDOUT], zipf=zipf, workers=256)
+    machine = read_toml(PROJECT / "infra" / "machines" / "dataflow.toml")
+    options = given_options(parse(MachineConfig, machine, source="dataflow.toml").pipeline, ())
+    assert SHARD_BYTES == MAX_SHARD_BYTES
+    forecast = forecast_dataflow(
+        forecast_corpus(10 * TERABYTE, ExamplesConfig()), options, RatesConfig()
+    )
+    assert forecast.threads == 1
+    held = sum(found.largest_keys[-forecast.vcpus :])
+    needed = forecast.vcpus * PROCESS_MEMORY + KEY_MEMORY * held
+    assert needed < forecast.memory / 2
+    assert needed == pytest.approx(forecast.needed_memory, rel=0.4)
+    assert found.fullest_worker < 1.35 * found.moved / 256
