@@ -3,10 +3,12 @@
 import ast
 import asyncio
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +19,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.events.schemas.automations import AutomationCore
 from prefect.workers.process import ProcessJobConfiguration
+from prefect_kubernetes.settings import KubernetesSettings
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
 from cloze.artifacts.config import parse, read_toml
@@ -65,6 +68,62 @@ def test_compose_file_fits_its_schema() -> None:
         "check-jsonschema", "--builtin-schema", "vendor.compose-spec",
         str(INFRA / "compose" / "compose.yaml"),
     )  # fmt: skip
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="wants root, to become the user of the image")
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+@pytest.mark.parametrize("service", ["worker", "server"])
+def test_a_service_of_compose_ends_where_it_cannot_read_its_password(
+    service: str, mode: int
+) -> None:
+    compose = yaml.safe_load((INFRA / "compose" / "compose.yaml").read_text())
+    (command,) = compose["services"][service]["command"]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        for secret, found in compose["secrets"].items():
+            assert found["file"] == f"./secrets/{secret}"
+            (Path(folder) / secret).write_text("of-the-team\n")
+            (Path(folder) / secret).chmod(mode)
+        shell = command.replace("$$", "$").replace("/run/secrets", folder)
+        shell = re.sub(r"exec prefect.*", "exec env", shell)
+        as_user = ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups"]
+        done = subprocess.run(
+            [*as_user, "sh", "-c", shell], capture_output=True, text=True, check=False, cwd="/"
+        )
+    readable = mode == 0o644
+    assert (done.returncode == 0) == readable, done.stderr
+    assert ("API_AUTH_STRING=team:of-the-team\n" in done.stdout) == readable
+
+
+def test_workers_in_kubernetes_know_the_servers_password_and_watch_their_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    containers = {
+        path.stem: made["spec"]["template"]["spec"]["containers"][0]
+        for path in files("kubernetes/prefect-*.yaml") + files("kubernetes/pool-worker.yaml")
+        for made in yaml.safe_load_all(path.read_text())
+        if made["kind"] == "Deployment"
+    }
+    environments = {
+        name: {one["name"]: one.get("value") or one["valueFrom"] for one in container["env"]}
+        for name, container in containers.items()
+    }
+    secret = {"secretKeyRef": {"name": "cloze-prefect", "key": "auth-string"}}
+    assert environments["prefect-server"]["PREFECT_SERVER_API_AUTH_STRING"] == secret
+    for name in ("prefect-worker", "pool-worker"):
+        assert environments[name]["PREFECT_API_AUTH_STRING"] == secret
+        assert environments[name]["PREFECT_API_URL"] == "http://cloze-prefect-server:4200/api"
+    namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    pool = environments["pool-worker"]
+    assert pool["PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES"] == namespace
+    settings = {name: value for name, value in pool.items() if isinstance(value, str)}
+    settings["PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES"] = "a"
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    read = KubernetesSettings()
+    assert read.observer.namespaces == {"a"}
+    assert read.worker.api_auth_string_secret_name == "cloze-prefect"
+    assert read.worker.api_auth_string_secret_key == "auth-string"
 
 
 @pytest.mark.parametrize("path", files("kubernetes/*.yaml"), ids=named)

@@ -18,7 +18,6 @@ from urllib.request import urlopen
 from uuid import UUID
 
 import pytest
-from prefect.client.orchestration import SyncPrefectClient
 
 from cloze.artifacts.runtime.processes import descendants
 from cloze.flows.prefect.server import QUIET
@@ -28,6 +27,8 @@ from tests.running import RunFolder, all_gone
 from tests.waiting import PATIENCE, free_port, wait_for
 
 pytestmark = pytest.mark.slow
+
+SECRET = "team:of-these-tests"
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
@@ -115,6 +116,8 @@ def team(
         "PREFECT_HOME": str(tmp_path_factory.mktemp("home")),
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": database,
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_SERVER_API_AUTH_STRING": SECRET,
+        "PREFECT_API_AUTH_STRING": SECRET,
     }
     run = RunFolder(workspace)
     server = [sys.executable, "-P", "-m", "prefect", "server", "start", "--port", str(port)]
@@ -141,7 +144,7 @@ def healthy(url: str) -> bool:
 
 
 def test_every_flow_is_deployed_with_a_described_form(team: Team) -> None:
-    with SyncPrefectClient(team.url) as client:
+    with team.client() as client:
         found = {deployment.name: deployment for deployment in client.read_deployments()}
         names = {flow.name for flow in client.read_flows()}
     assert set(found) == {"cloze"}
@@ -154,7 +157,7 @@ def test_a_server_takes_the_pool_whose_flows_are_pods(team: Team) -> None:
     template = PROJECT / "infra" / "kubernetes" / "pool.json"
     kind = ["--type", "kubernetes", "--base-job-template", str(template)]
     team.prefect("work-pool", "create", "pods", *kind)
-    with SyncPrefectClient(team.url) as client:
+    with team.client() as client:
         taken = client.read_work_pool("pods").base_job_template
     assert taken["variables"]["properties"]["image"]["default"] == "cloze-flows:0.1.0"
 
@@ -192,13 +195,14 @@ print(block.save("cloze"))
 
 
 @pytest.mark.long
-def test_a_worker_killed_with_its_flow_is_noticed_told_of_and_continued_by_another(
+def test_a_run_killed_with_its_worker_is_told_of_and_resumed_by_the_other_worker(
     team: Team, golden: GoldenRun, tmp_path: Path
 ) -> None:
     automations = PROJECT / "infra" / "prefect"
     quick = (automations / "zombies.yaml").read_text().replace("within: 600", "within: 60")
     (tmp_path / "zombies.yaml").write_text(quick)
     team.prefect("automation", "create", "--from-file", str(tmp_path / "zombies.yaml"))
+    team.prefect("automation", "create", "--from-file", str(automations / "resume.yaml"))
     listener = HTTPServer(("127.0.0.1", 0), Messages)
     Thread(target=listener.serve_forever, daemon=True).start()
     source = BLOCK.format(port=listener.server_port)
@@ -217,15 +221,48 @@ def test_a_worker_killed_with_its_flow_is_noticed_told_of_and_continued_by_anoth
     run = team.start()
     below = team.run.processes_at_work("pretrain")
     worker = team.workers.pop()
+    team.start_worker()
     killed([worker.pid, *(pid for pid in descendants(worker.pid) if pid not in below)])
     worker.wait()
     all_gone(below)
     assert team.state(run) == "Running"  # nobody is left to say otherwise
-    assert team.ended(run) == "Crashed"
-    wait_for(lambda: any("Crashed" in message for message in Messages.heard))
+    assert team.ended(run) == "Completed"
+    assert team.run.digests() == golden.digests()
+    wait_for(lambda: any("Lost" in message for message in Messages.heard))
     listener.shutdown()
     listener.server_close()
 
-    team.start_worker()
-    assert team.ended(team.start()) == "Completed"
-    assert team.run.digests() == golden.digests()
+
+def test_what_the_readme_makes_for_notifications_is_taken_and_its_teardown_is_of_ours_alone(
+    team: Team, tmp_path: Path
+) -> None:
+    folder = PROJECT / "infra" / "prefect"
+    blocks = (folder / "README.md").read_text().split("```")
+    (notify,) = (block for block in blocks if "BLOCK_ID" in block)
+    (teardown,) = (block for block in blocks if "deployment delete" in block)
+    (tmp_path / "infra").symlink_to(PROJECT / "infra")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def shell(source: str, typed: str = "") -> None:
+        subprocess.run(
+            ["bash", "-euc", source],
+            env={**team.environment, "PATH": path},
+            input=typed,
+            text=True,
+            cwd=tmp_path,
+            check=True,
+            start_new_session=True,  # without a terminal, on which the webhook would be asked for
+        )
+
+    team.prefect("automation", "delete", "--all")
+    for name in ("zombies", "resume"):
+        team.prefect("automation", "create", "--from-file", str(folder / f"{name}.yaml"))
+    shell(notify, "https://hooks.example.org/a\n")
+    with team.client() as client:
+        flow = client.read_deployment_by_name("end-to-end/cloze").flow_id
+        client.create_deployment(flow_id=flow, name="theirs")
+    assert "cloze-notify" in team.prefect("automation", "ls")
+    shell(teardown)
+    with team.client() as client:
+        assert {one.name for one in client.read_deployments()} == {"theirs"}
+    assert "cloze-" not in team.prefect("automation", "ls")

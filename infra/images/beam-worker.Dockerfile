@@ -1,6 +1,8 @@
 # The image of Dataflow and Flink workers: Beam's SDK image with our pipeline, without torch, and with
 # access to gs:// and s3://.
-FROM apache/beam_python3.11_sdk:2.77.0
+# PYTHON is the version that `cloze` runs with: what it sends is bytecode, which no other version can run.
+ARG PYTHON=3.11
+FROM apache/beam_python${PYTHON}_sdk:2.77.0
 
 ENV PIP_NO_CACHE_DIR=1 PYTHONSAFEPATH=1
 

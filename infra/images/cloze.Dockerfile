@@ -1,13 +1,16 @@
 # The image for everything except Beam workers; EXTRAS selects its contents:
 #   pipeline,model,flows   cloze           everything on one machine
 #   model                  cloze-trainer   torch with CUDA, DeepSpeed
-#   pipeline,flows,kubernetes  cloze-flows  Prefect worker that prepares corpora, and trains in other pods
+#   pipeline,model,flows,kubernetes  cloze-flows  Prefect worker that prepares corpora, and trains in other
+#                           pods; torch, which needs no CUDA here, checks task files
 # All of them can access gs:// and s3://.
 # CUDA comes with torch's wheels. GCC compiles the CPU kernels at run time and, on GPUs, the launchers
 # of Triton kernels, which torch.compile needs.
 FROM python:3.11-slim-bookworm
 
 ARG EXTRAS=pipeline,model,flows
+# of a build of torch without CUDA, for instance
+ARG PIP_EXTRA_INDEX_URL=
 ENV DS_BUILD_OPS=0 \
     PIP_NO_CACHE_DIR=1 \
     PYTHONSAFEPATH=1 \
