@@ -174,7 +174,8 @@ def _of_questions(questions: str, index: Artifact) -> Evidence:
     passages = [*read_passages(index.path(PASSAGES))]
     gold = find_gold(asked, passages)
     grades = [
-        _by_passage(of_question, gold.firsts_U, len(passages)) for of_question in gold.relevant
+        _by_passage(of_question, gold.firsts(number), len(passages))
+        for number, of_question in enumerate(gold.relevant)
     ]
     rows = _sampled(grades, len(passages))
     number = {row: place for place, row in enumerate(rows)}

@@ -236,7 +236,7 @@ def _relevant(scores_C: Vectors, gold: Gold, number: int, *, above: float = -np.
 
     A unit has the score of its best passage; of equal scores the first comes first.
     """
-    units_U = np.maximum.reduceat(scores_C, gold.firsts_U)
+    units_U = np.maximum.reduceat(scores_C, gold.firsts(number))
     ranks = [
         1
         + int(np.count_nonzero(units_U > units_U[unit]))
@@ -259,7 +259,7 @@ def _failure(
     nearest = int(best.ranks_R.argmin())
     unit = [*gold.relevant[number]][nearest]
     rank = int(best.ranks_R[nearest])
-    right = searched.passage(int(gold.firsts_U[unit])).text if unit >= 0 else ""
+    right = searched.passage(int(gold.firsts(number)[unit])).text if unit >= 0 else ""
     top = int(best_rows(scores.ranked(searched.how.weight), 1)[0])
     return Failure(question, rank if rank < NOT_FOUND else None, right, searched.passage(top).text)
 

@@ -3,13 +3,13 @@
 In:  a table (CSV, JSON lines, SQuAD's JSON, …) with a column `question` and at least one of `file`,
      `passage` and `answer`; or a folder in BEIR's layout: corpus.jsonl, queries.jsonl, qrels/*.tsv.
      And the passages of the collection, in order.
-Out: `Gold`: the units to rank (passages, or documents), and those that are relevant to each
-     question, with grades.
+Out: `Gold`: what is ranked for each question (passages, or documents), and what of it is relevant,
+     with grades.
 
 A passage is right if all that a row says agrees: it is in the file; it contains the answer, as a
 run of words; it has half of its runs of five words in common with the given passage, or the other
-way round, wherever either was cut. If rows name files alone, whole files are ranked by their best
-passage; documents of BEIR's corpus likewise.
+way round, wherever either was cut. For a question whose rows name files alone, whole files are
+ranked, each by its best passage; documents of BEIR's corpus likewise.
 """
 
 import json
@@ -70,16 +70,29 @@ class Question:
 
 @dataclass(frozen=True)
 class Gold:
-    """The units that are ranked, and which of them are right."""
+    """What is ranked for each question, and what of it is right."""
 
     questions: tuple[str, ...]
-    unit: str
-    """passages, documents or files."""
-    firsts_U: npt.NDArray[np.int64]
-    """The first passage of each unit; its others follow."""
+    whole: tuple[bool, ...]
+    """By question: whether whole documents are ranked, else passages."""
+    firsts_D: npt.NDArray[np.int64]
+    """The first passage of each document: a file, or a record of BEIR's corpus."""
+    firsts_P: npt.NDArray[np.int64]
+    """The same for passages: their own numbers."""
     relevant: tuple[dict[int, float], ...]
-    """By question: grades of relevant units by number; -1, -2, … are right and not indexed."""
+    """By question: grades of what is right, by number of the document or passage; -1, -2, … are
+    right and not indexed."""
     remarks: tuple[str, ...] = ()
+
+    def firsts(self, question: int) -> npt.NDArray[np.int64]:
+        """The first passage of each unit that is ranked for a question; its others follow."""
+        return self.firsts_D if self.whole[question] else self.firsts_P
+
+    @property
+    def unit(self) -> str:
+        """What is ranked, in words."""
+        kinds = {True: "whole documents", False: "passages"}
+        return " or ".join(kinds[one] for one in sorted(set(self.whole)))
 
 
 def is_beir(path: str) -> bool:
@@ -224,34 +237,38 @@ def _grades(path: Path) -> Iterator[tuple[str, str, str, float]]:
 def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gold:
     """Which passages are right; an error names the rows for which there are none."""
     every = [right for question in questions for right in question.right]
-    is_text = any(right.passage or right.answers for right in every)
     by_line = any(right.line is not None for right in every)
-    unit = "passages" if is_text else "documents" if by_line else "files"
     matcher = _Matcher(every)
     firsts: list[int] = []
-    units: list[set[int]] = [set() for _ in every]
+    rows: list[set[int]] = [set() for _ in every]
     last: object = None
-    for row, passage in enumerate(passages):
-        key = row if is_text else (passage.file, passage.line if by_line else None)
+    count = 0
+    for count, passage in enumerate(passages, start=1):
+        key = (passage.file, passage.line if by_line else None)
         if key != last:
-            firsts.append(row)
+            firsts.append(count - 1)
             last = key
         for number in matcher.right(passage):
-            units[number].add(len(firsts) - 1)
-    missing = [right for right, found in zip(every, units, strict=True) if not found]
+            rows[number].add(count - 1)
+    firsts_D = np.array(firsts, np.int64)
+    missing = [right for right, found in zip(every, rows, strict=True) if not found]
     remarks = _about_missing(missing, by_line=by_line)
-    relevant, number = [], 0
+    whole, relevant, of_right = [], [], iter(rows)
     for question in questions:
+        whole.append(not any(right.passage or right.answers for right in question.right))
         grades: dict[int, float] = {}
         for at, right in enumerate(question.right, start=1):
-            for one in units[number] or {-at}:
-                grades[one] = max(right.grade, grades.get(one, 0.0))
-            number += 1
+            units = np.array(sorted(next(of_right)), np.int64)
+            if whole[-1]:
+                units = np.unique(np.searchsorted(firsts_D, units, side="right") - 1)
+            for unit in units.tolist() or [-at]:
+                grades[unit] = max(right.grade, grades.get(unit, 0.0))
         relevant.append(grades)
     return Gold(
         tuple(question.text for question in questions),
-        unit,
-        np.array(firsts, np.int64),
+        tuple(whole),
+        firsts_D,
+        np.arange(count),
         tuple(relevant),
         remarks,
     )

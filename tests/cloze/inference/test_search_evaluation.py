@@ -91,7 +91,7 @@ def test_a_whole_collection_is_ranked_and_the_questions_are_none_of_it(
     cloze: Cloze, searched: Path
 ) -> None:
     found = evaluated(cloze)
-    assert (found["passages"], found["questions"], found["unit"]) == (4, 3, "files")
+    assert (found["passages"], found["questions"], found["unit"]) == (4, 3, "whole documents")
     words = found["systems"]["lexical"]
     assert words["ndcg@10"]["mean"] == 1.0
     assert (words["map"]["low"], words["map"]["high"]) == (1.0, 1.0)
@@ -99,7 +99,7 @@ def test_a_whole_collection_is_ranked_and_the_questions_are_none_of_it(
     assert set(found["hybrid_minus"]) == {"vectors", "lexical"}
     assert found["chosen_weight"] is None  # too few questions
     shown = cloze("search", "encoder", "texts", "--evaluate", "texts/questions.jsonl").stdout
-    assert "3 questions, 4 passages, ranked as files" in shown
+    assert "3 questions, 4 passages, ranked as whole documents" in shown
     assert "words (BM25)  100.0 [100.0, 100.0]" in shown
 
 
@@ -125,7 +125,7 @@ def test_figures_of_a_beir_folder_equal_trec_eval(cloze: Cloze, folder: Path) ->
     done = cloze("search", "encoder", "beir", "--evaluate", "beir", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["unit"], found["questions"]) == ("documents", 30)
+    assert (found["unit"], found["questions"]) == ("whole documents", 30)
     assert found["chosen_weight"] is not None
 
     loaded = api.search("encoder", "beir")

@@ -33,7 +33,7 @@ def test_files_alone_rank_whole_files(tmp_path: Path) -> None:
             {"question": "how many rooms?", "file": "sub/house.txt"},
         ],
     )
-    assert (gold.unit, gold.firsts_U.tolist()) == ("files", [0, 2, 3])
+    assert (gold.unit, gold.firsts(0).tolist()) == ("whole documents", [0, 2, 3])
     assert gold.relevant == ({0: 1.0}, {1: 1.0})
 
 
@@ -46,6 +46,17 @@ def test_an_answer_is_found_as_a_run_of_whole_words(tmp_path: Path) -> None:
 def test_all_that_a_row_says_must_agree(tmp_path: Path) -> None:
     rows = [{"question": "what is below?", "answer": "cellar", "file": "other/house.txt"}]
     assert gold_of(tmp_path, rows).relevant == ({3: 1.0},)
+
+
+def test_each_question_ranks_what_its_rows_name(tmp_path: Path) -> None:
+    rows = [
+        {"question": "whose garden?", "file": "garden.txt"},
+        {"question": "cellar?", "answer": "no cellar"},
+    ]
+    gold = gold_of(tmp_path, rows)
+    assert gold.unit == "passages or whole documents"
+    assert [gold.firsts(number).tolist() for number in (0, 1)] == [[0, 2, 3], [0, 1, 2, 3]]
+    assert gold.relevant == ({0: 1.0}, {3: 1.0})
 
 
 def test_several_rows_of_one_question_are_all_right(tmp_path: Path) -> None:
@@ -103,7 +114,7 @@ def test_beirs_documents_are_lines_of_its_corpus_with_grades(tmp_path: Path) -> 
     indexed = [Passage(corpus, 1, "one"), Passage(corpus, 1, "two"), Passage(corpus, 4, "c")]
     gold = find_gold(read_questions(folder), indexed)
     assert gold.questions == ("first?",)  # nothing is relevant to the other
-    assert (gold.unit, gold.firsts_U.tolist()) == ("documents", [0, 2])
+    assert (gold.unit, gold.firsts(0).tolist()) == ("whole documents", [0, 2])
     assert gold.relevant == ({0: 2.0, -2: 1.0},)
     assert "1 relevant documents have no text and count as not found" in gold.remarks[0]
 

@@ -1,0 +1,154 @@
+"""Milliseconds per question over a million passages: vectors, words, both; faiss and bm25s beside.
+
+    python benchmarks/tasks/search_speed.py --passages 1000000
+
+In:  nothing; passages are made up: vectors of length 1, and words with frequencies as in text.
+     faiss-cpu, if it is installed.
+Out: benchmarks/results/search_speed.json: the median of the questions, asked one at a time after
+     everything is loaded, in turns, so that a busy machine slows all sides alike.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks.measuring import Arguments, machine, write_result
+from cloze.model.retrieval.fusion import Spread, best_rows, fused, spread_of
+from cloze.model.retrieval.lexical_index import FILES, LexicalIndex, write_lexical_index
+from cloze.model.retrieval.passage_index import (
+    GRAPH_FILES,
+    Graph,
+    cosines,
+    open_vectors,
+    write_graph,
+)
+
+WIDTH, VOCABULARY, WORDS, QUESTION_WORDS, BEST = 384, 200_000, 40, 6, 10
+CLUSTERS, NOISE = 2000, 0.05
+ROWS_AT_ONCE = 50_000
+
+
+def write_vectors(path: str, rows: int) -> None:
+    """Vectors around a few thousand centres."""
+    draw = np.random.default_rng(0)
+    centres = draw.standard_normal((CLUSTERS, WIDTH), np.float32)
+    matrix = np.lib.format.open_memmap(path, "w+", np.float32, (rows, WIDTH))
+    for start in range(0, rows, ROWS_AT_ONCE):
+        size = min(ROWS_AT_ONCE, rows - start)
+        made = centres[draw.integers(0, CLUSTERS, size)]
+        made = made + NOISE * WIDTH**0.5 * draw.standard_normal((size, WIDTH), np.float32)
+        matrix[start : start + size] = made / np.linalg.norm(made, axis=1, keepdims=True)
+    matrix.flush()
+
+
+def made_up_text(draw: np.random.Generator, words: int) -> str:
+    """Words by Zipf's law."""
+    ranks = np.minimum(draw.zipf(1.2, words), VOCABULARY)
+    return " ".join(f"w{rank}x" for rank in ranks)
+
+
+def asked(ways: dict[str, Callable[[int], object]], questions: int) -> dict[str, float]:
+    """Median milliseconds per question, each way in turn."""
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(questions):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way(number)
+            took[name].append(1000 * (time.perf_counter() - began))
+    return {name: statistics.median(times) for name, times in took.items()}
+
+
+def main() -> None:
+    """Build, load, ask."""
+    parser = Arguments(__doc__, output="search_speed.json")
+    parser.add_options(passages=1_000_000, questions=30, graph=1)
+    arguments = parser.parse_args()
+    draw = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, path = Path(temporary), f"{temporary}/vectors.npy"
+        write_vectors(path, arguments.passages)
+        texts = (made_up_text(draw, WORDS) for _ in range(arguments.passages))
+        built = {}
+        began = time.monotonic()
+        write_lexical_index(folder, texts, language="none")
+        built["words_s"] = time.monotonic() - began
+        matrix = open_vectors(path)
+        lexical = LexicalIndex({name: f"{folder}/{name}" for name in FILES}, language="none")
+        words = [made_up_text(draw, QUESTION_WORDS) for _ in range(arguments.questions)]
+        noise = draw.standard_normal((arguments.questions, WIDTH), np.float32)
+        vectors = matrix[draw.integers(0, len(matrix), arguments.questions)] + NOISE * noise
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+
+        def both(number: int) -> object:
+            by = {
+                "vectors": cosines(matrix, vectors[number : number + 1])[0],
+                "lexical": lexical.scores(words[number]),
+            }
+            spreads = {name: spread_of(one) for name, one in by.items()}
+            return best_rows(fused(by, spreads, weight=0.65), BEST)
+
+        ways: dict[str, Callable[[int], object]] = {
+            "vectors": lambda n: best_rows(cosines(matrix, vectors[n : n + 1])[0], BEST),
+            "words": lambda n: best_rows(lexical.scores(words[n]), BEST),
+            "hybrid": both,
+            **theirs(folder, matrix, vectors, words),
+        }
+        if arguments.graph:
+            began = time.monotonic()
+            for _ in write_graph(path, map(str, range(arguments.passages)), folder):
+                pass
+            built["graph_s"] = time.monotonic() - began
+            graph = Graph({name: f"{folder}/{name}" for name in GRAPH_FILES}, path)
+
+            def hybrid_graph(number: int) -> object:
+                rows, _ = graph.candidates(vectors[number], 100)
+                scores = lexical.scores(words[number])
+                rows = np.union1d(rows, best_rows(scores, 100))
+                by = {"vectors": graph.cosines(vectors[number], rows), "lexical": scores[rows]}
+                spreads = {
+                    "vectors": Spread(*graph.spread(vectors[number])),
+                    "lexical": spread_of(scores),
+                }
+                return rows[best_rows(fused(by, spreads, weight=0.65), BEST)]
+
+            ways["hybrid_graph"] = hybrid_graph
+        asked(ways, 2)  # reads the files into the page cache
+        result = {
+            "machine": machine(),
+            "passages": arguments.passages,
+            "built": built,
+            "milliseconds": asked(ways, arguments.questions),
+        }
+    write_result(arguments.output, result)
+    print(result)
+
+
+def theirs(
+    folder: Path, matrix: np.ndarray, vectors: np.ndarray, words: list[str]
+) -> dict[str, Callable[[int], object]]:
+    """The libraries on the same arrays."""
+    import bm25s
+
+    loaded = bm25s.BM25.load(folder, mmap=True)
+    found: dict[str, Callable[[int], object]] = {
+        "bm25s": lambda n: loaded.retrieve([words[n].split()], k=BEST, show_progress=False)
+    }
+    if find_spec("faiss"):
+        import faiss
+
+        index = faiss.IndexFlatIP(WIDTH)
+        index.add(matrix)
+        found["faiss_flat"] = lambda n: index.search(vectors[n : n + 1], BEST)
+    return found
+
+
+if __name__ == "__main__":
+    main()
