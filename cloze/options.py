@@ -18,6 +18,7 @@ from cyclopts import Parameter
 from cloze.artifacts import filesystem
 from cloze.artifacts.config import flat, override, parse, read_toml, with_value
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import located
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.flows.config import MachineConfig, RunConfig
@@ -175,6 +176,11 @@ def vectors_directory(name: str, workspace: Workspace) -> str:
         if "retrieval" in kinds and "finetune" in record.stages and run.finetune.save != "none":
             return run_artifact(workspace, name, stage="finetune").directory
     return model_directory(name, workspace)
+
+
+def lasting_name(model: str, workspace: Workspace) -> str:
+    """`model` as it can be written to a file: a run's name, or a path from wherever it is read."""
+    return model if not model or model in list_runs(workspace) else located(model)
 
 
 def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:

@@ -33,7 +33,7 @@ from cloze.init.corpus_files import own_files
 from cloze.init.corpus_samples import look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
-from cloze.options import TARGET, Target, model_directory
+from cloze.options import TARGET, Target, lasting_name, model_directory
 
 
 @Parameter(name="*")
@@ -96,7 +96,8 @@ def adapt(
     first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
     config = Path(f"{name}.toml")
     if not config.exists():
-        initial = InitialModel(model, model_directory(model, target.space()))
+        directory = model_directory(model, target.space())
+        initial = InitialModel(lasting_name(model, target.space()), directory)
         for fact in initial.facts():
             say(fact)
         if not how.is_given and not initial.makes_sentence_vectors:

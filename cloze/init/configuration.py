@@ -33,7 +33,7 @@ from cloze.init.corpus_samples import Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import LabelledFiles, labelled_files
 from cloze.init.language_rules import language_rules
-from cloze.options import PLACE, Place, model_directory
+from cloze.options import PLACE, Place, lasting_name, model_directory
 
 Name = Annotated[str, Parameter(help="Name of the run; by default that of the corpus.")]
 
@@ -134,7 +134,9 @@ def init(
     if beside.is_given and not initial:
         raise UsageError("--general and --replay require an encoder; name it with --from")
     name = name or run_name(source)
-    model = InitialModel(initial, model_directory(initial, place.space())) if initial else None
+    directory = model_directory(initial, place.space()) if initial else ""
+    initial = lasting_name(initial, place.space())
+    model = InitialModel(initial, directory) if initial else None
     data: dict[str, object]
     # Not what this command or earlier runs have written there.
     ours = own_files(source, place.space(), *([str(output)] if output else []))
@@ -142,7 +144,7 @@ def init(
     if task:
         text = task_configuration(task, name, encoder=initial or "bert-base-uncased")
         why = task.description if initial else "set finetune.encoder"
-        facts = [task.description]
+        facts = [task.description, *task.notes]
         # Only to check it.
         parse(RunConfig, tomllib.loads(text), source="the new configuration")
         data = {"task": asdict(task), "facts": facts}
@@ -283,6 +285,7 @@ def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
     columns = f"\n[finetune.tasks.columns]\n{tomli_w.dumps(task.columns)}" if task.columns else ""
     return (
         f"{comment(task.description)}.\n"
+        f"{''.join(f'{comment(note)}.{chr(10)}' for note in task.notes)}"
         f"{tomli_w.dumps({'name': name})}\n"
         f"{FINETUNE.format(encoder=tomli_w.dumps({'encoder': encoder}))}\n"
         f"[[finetune.tasks]]\n{tomli_w.dumps(table)}{columns}"

@@ -9,7 +9,8 @@ import csv
 import io
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Literal
 
@@ -19,7 +20,7 @@ from cloze.artifacts.progress import say
 from cloze.model.config import TaskKind
 from cloze.model.tasks.conll import read_conll
 from cloze.model.tasks.table_files import decoded, separated
-from cloze.model.tasks.task_table import Wanted
+from cloze.model.tasks.task_table import Wanted, odd_spellings
 
 DELIMITED = (".csv", ".tsv")
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
@@ -40,8 +41,15 @@ LABEL_NAMES = (
     *("label", "labels", "class", "category", "categories", "topic", "topics"),
     *("target", "sentiment", "score", "gold"),
 )
+YES_OR_NO = {"0", "1", "yes", "no", "true", "false", "y", "n", "t", "f"}
+"""Cells of a column that is a property of a row more often than its label."""
+
 MOST_LABELS = 50
-SAMPLED_BYTES = 1 << 20
+MOST_BLANK = 0.1
+"""Share of rows without a value up to which a column may be the label, unless its name says so."""
+
+SAMPLED_BYTES = 8 << 20
+"""Beginning of a file in which labels are counted."""
 
 SENTENCE_END = re.compile(r"\n\s*\n")
 """Tables have no blank lines."""
@@ -57,16 +65,21 @@ class LabelledFiles:
     columns: dict[str, str]
     """The file's column names by ours."""
     labels: dict[str, int]
-    """Frequency of each label in the sampled rows."""
+    """Frequency of each label in the rows read."""
     settings: dict[str, str | list[str]] = field(default_factory=dict)
     """Further settings of the task if a text may have several labels."""
+    notes: tuple[str, ...] = ()
+    """What to check, one line each: other columns that could be the label, odd labels."""
+    first_rows: int = 0
+    """The labels are those of so many rows at the beginning; 0: of the whole file."""
 
     @property
     def description(self) -> str:
         """A one-line description for people."""
         counts = ", ".join(f"{label} {count:,}" for label, count in self.labels.items())
         columns = ", ".join(f"{ours} = {theirs}" for ours, theirs in self.columns.items())
-        return f"{self.kind}, {columns or 'words and tags'}, labels: {counts}"
+        of = f" of the first {self.first_rows:,} rows" if self.first_rows else ""
+        return f"{self.kind}, {columns or 'words and tags'}, labels{of}: {counts}"
 
 
 def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
@@ -95,15 +108,19 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
         # The last line may be cut.
         text = text[: text.rfind("\n") + 1] or text
     if suffix in CONLL or (suffix == ".tsv" and SENTENCE_END.search(text.strip())):
-        return _sentences(text, paths)
+        return _sentences(text, paths, is_whole=is_whole)
     separator, text = separated(paths["train"], text)
     # the task's reader takes quotes in a .tsv as text
     quoting: Literal[0, 3] = csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
-    return _table([row for row in rows if row not in ([], [""])], paths)
+    records = [row for row in rows if row not in ([], [""])]
+    if not is_whole:
+        del records[-1:]  # cut off within a cell of several lines
+    found = _table(records, paths)
+    return found and replace(found, first_rows=0 if is_whole else len(records) - 1)
 
 
-def _sentences(text: str, paths: dict[str, str]) -> LabelledFiles | None:
+def _sentences(text: str, paths: dict[str, str], *, is_whole: bool) -> LabelledFiles | None:
     wanted = Wanted(required=("words",), optional=("tags",), sentences=True)
     table = read_conll(paths["train"], text, wanted)
     if not table.has("tags"):
@@ -111,7 +128,8 @@ def _sentences(text: str, paths: dict[str, str]) -> LabelledFiles | None:
     tags = Counter(
         str(tag) for of_row in table.columns["tags"] if isinstance(of_row, list) for tag in of_row
     )
-    return LabelledFiles("tagging", paths, {}, dict(tags.most_common()))
+    first_rows = 0 if is_whole else len(table)
+    return LabelledFiles("tagging", paths, {}, dict(tags.most_common()), first_rows=first_rows)
 
 
 def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | None:
@@ -124,28 +142,25 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
     rows = [row for row in rows if len(row) == len(header)]
     if len(header) < 2 or not rows:
         return None
-    values = {name: [row[place] for row in rows] for place, name in enumerate(header)}
-    named = [name for name in header if name.lower() in LABEL_NAMES]
+    twice = [name for name, times in Counter(header).items() if times > 1]
+    # Training refuses a name that two columns have, so none of them is proposed.
+    values = {
+        name: [row[place] for row in rows] for place, name in enumerate(header) if name not in twice
+    }
+    notes = tuple(f"columns that share the name {name!r} are left out" for name in twice)
+    named = [name for name in values if name.lower() in LABEL_NAMES]
     marked = {name: column.count("1") for name, column in values.items() if {*column} == {"0", "1"}}
     if len(marked) > 1 and not named:
-        columns = {"text_a": max(header, key=lambda name: sum(map(len, values[name])))}
+        columns = {"text_a": max(values, key=lambda name: sum(map(len, values[name])))}
         own: dict[str, str | list[str]] = {"labels": [*marked]}
-        return LabelledFiles("multi_label_classification", paths, columns, marked, own)
-    label = named[0] if named else min(header, key=lambda name: len(set(values[name])))
-    separator, labels = _separated(Counter(values[label]))
-    if not named and not 2 <= len(labels) <= len(rows) / 2:
-        return None  # a date, a URL, a title: nothing that recurs
-    numbers = all(value.strip().lstrip("-").replace(".", "", 1).isdigit() for value in labels)
+        return LabelledFiles("multi_label_classification", paths, columns, marked, own, notes)
+    label, *others = _label_columns(values) or [""]
+    if not label or len(values) < 2:
+        return None  # dates, URLs, titles: nothing that recurs
+    separator, labels = _separated(Counter(filter(_is_filled, values[label])))
     # Decimals are scores; whole numbers may stand for classes.
-    regression = not separator and numbers and any("." in value for value in labels)
-    if not regression and len(labels) > MOST_LABELS:
-        return None
-    length = {name: sum(map(len, values[name])) / len(rows) for name in header if name != label}
-    texts = sorted(length, key=lambda name: -length[name])[:2]
-    # A pair has two texts of similar length, and hardly any other column.
-    pair = len(texts) == 2 and length[texts[1]] > length[texts[0]] / 3 and len(header) <= 4
-    texts = [name for name in header if name in texts] if pair else texts[:1]
-    columns = dict(zip(("text_a", "text_b"), texts, strict=False)) | {"label": label}
+    regression = not separator and _are_numbers(labels) and any("." in value for value in labels)
+    columns, pair = _text_columns(values, label)
     kind: TaskKind = "pair_classification" if pair else "classification"
     if regression:
         kind = "regression"
@@ -153,7 +168,55 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
         kind = "multi_label_classification"
     counts = {} if regression else dict(labels.most_common())
     settings: dict[str, str | list[str]] = {"label_separator": separator} if separator else {}
-    return LabelledFiles(kind, paths, columns, counts, settings)
+    if others:
+        listed = ", ".join(f"{name} ({len({*values[name]})} values)" for name in others)
+        notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
+    notes += tuple(odd_spellings(counts))
+    return LabelledFiles(kind, paths, columns, counts, settings, notes)
+
+
+def _label_columns(values: dict[str, list[str]]) -> list[str]:
+    """The columns that could be the label, the likeliest first; a label has two values or more.
+
+    Names decide, also those that end in such a word (`airline_sentiment`). Without them it is the
+    column with the fewest values, and one of yes and no only if there is no other.
+    """
+    ranks: dict[str, tuple[int, int]] = {}
+    for name, column in values.items():
+        found = {value.strip() for value in column if _is_filled(value)}
+        blank = sum(not _is_filled(value) for value in column) / len(column)
+        words = re.split(r"[^a-z]+", name.lower())
+        labels = len(_separated(Counter(column))[1])
+        if len(found) < 2:
+            continue
+        if name.lower() in LABEL_NAMES and (labels <= MOST_LABELS or _are_numbers(found)):
+            ranks[name] = 0, len(found)
+        elif labels <= min(MOST_LABELS, len(column) / 2) and blank <= MOST_BLANK:
+            is_flag = {value.lower() for value in found} <= YES_OR_NO
+            ranks[name] = 1 if words[-1] in LABEL_NAMES else 2 + is_flag, len(found)
+    likeliest = sorted(ranks, key=lambda name: ranks[name])
+    best = ranks[likeliest[0]][0] if likeliest else 0
+    # Where a name says it, there is nothing to choose from.
+    return likeliest[:1] if best < 2 else likeliest
+
+
+def _text_columns(values: dict[str, list[str]], label: str) -> tuple[dict[str, str], bool]:
+    """The columns of the task by our names, and whether they are a pair of texts."""
+    rows = len(values[label])
+    length = {name: sum(map(len, values[name])) / rows for name in values if name != label}
+    texts = sorted(length, key=lambda name: -length[name])[:2]
+    # A pair has two texts of similar length, and hardly any other column.
+    pair = len(texts) == 2 and length[texts[1]] > length[texts[0]] / 3 and len(values) <= 4
+    texts = [name for name in values if name in texts] if pair else texts[:1]
+    return dict(zip(("text_a", "text_b"), texts, strict=False)) | {"label": label}, pair
+
+
+def _is_filled(cell: str) -> bool:
+    return bool(cell.strip())
+
+
+def _are_numbers(cells: Iterable[str]) -> bool:
+    return all(cell.strip().lstrip("-").replace(".", "", 1).isdigit() for cell in cells)
 
 
 def _separated(cells: Counter[str]) -> tuple[str, Counter[str]]:

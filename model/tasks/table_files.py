@@ -196,6 +196,12 @@ def _header(
         raise UsageError(f"{path}: empty file, expected a header line and rows")
     header = [name.strip() for name in first]
     present = wanted.present(path, header)
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if wanted.everything and twice is not None:
+        raise UsageError(
+            f"{path}: {header.count(twice)} columns named {twice!r}; all columns are returned by "
+            "name: rename the others"
+        )
     return header, {name: header.index(theirs) for name, theirs in present.items()}
 
 

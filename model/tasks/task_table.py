@@ -11,7 +11,7 @@ family says what that means, or refuses the row with its line.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
@@ -220,6 +220,7 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
     if not classes:
         return
     counts = _labels(train)
+    yield from odd_spellings(counts)
     rare = [f"{label} ({count})" for label, count in counts.items() if count < FEW_ROWS]
     if rare:
         yield f"labels with fewer than {FEW_ROWS} training rows: {_some(rare)}"
@@ -227,6 +228,17 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
     missing = [label for label in counts if label not in dev]
     if missing and dev:
         yield f"labels without a dev row, whose scores are unknown: {_some(missing)}"
+
+
+def odd_spellings(labels: Iterable[str]) -> Iterator[str]:
+    """A warning for each group of labels that differ only in case or white space."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(" ".join(label.casefold().split()), []).append(label)
+    for group in groups.values():
+        if len(group) > 1:
+            spelt = ", ".join(map(repr, group))
+            yield f"{spelt} are {len(group)} labels; if they mean the same, spell them alike"
 
 
 def _inputs(table: TaskTable) -> Iterator[str]:

@@ -24,6 +24,7 @@ from cloze.init.configuration import configuration, corpus_facts, init, recipe
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.labelled_files import labelled_files
 from tests.cloze.init.test_corpus_samples import ENGLISH, GERMAN
+from tests.cloze.tiny_model import write_model
 from tests.conftest import PROJECT
 
 CONFIGS = PROJECT / "configs"
@@ -380,3 +381,83 @@ def test_an_empty_table_is_refused_by_init(cloze: Callable[..., Any], folder: Pa
     done = cloze("init", "empty.csv")
     assert done.returncode == 2
     assert "empty.csv: empty file, expected a header line and rows" in done.stderr
+
+
+def rows_of(*columns: list[str]) -> str:
+    return "".join(",".join(row) + "\n" for row in zip(*columns, strict=True))
+
+
+NUMBERS = [str(number) for number in range(60)]
+TOPICS = ["bill", "ship", "refund"] * 20
+TEXTS = [f"The body of message {number}" for number in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "label", "others"),
+    [
+        ("n,kind,same,body", (NUMBERS, TOPICS, ["x"] * 60, TEXTS), "kind", ""),
+        (
+            "n,urgent,kind,body",
+            (NUMBERS, ["yes", "no"] * 30, TOPICS, TEXTS),
+            "kind",
+            "urgent (2 values)",
+        ),
+        (
+            "urgent,airline_sentiment,airline_sentiment_gold,body",
+            (["yes", "no"] * 30, TOPICS, ["bill"] + [""] * 59, TEXTS),
+            "airline_sentiment",
+            "",
+        ),
+        ("label,urgent,body", (["x"] * 60, ["yes", "no"] * 30, TEXTS), "urgent", ""),
+        ("n,label,body,n", (NUMBERS, TOPICS, TEXTS, ["a", "b"] * 30), "label", ""),
+        ("kind,body,kind", (TOPICS, TEXTS, ["a", "b"] * 30), "", ""),
+    ],
+    ids=["constant", "yes or no", "name", "constant label", "same names", "only same names"],
+)
+def test_the_label_is_a_column_that_could_be_one_and_others_are_named(
+    folder: Path, header: str, columns: tuple[list[str], ...], label: str, others: str
+) -> None:
+    (folder / "table.csv").write_text(f"{header}\n{rows_of(*columns)}")
+    found = labelled_files(find_files("table.csv"))
+    assert (found.columns["label"] if found else "") == label
+    assert others in " ".join(found.notes if found else ())
+
+
+def test_labels_are_counted_in_the_whole_file_or_in_rows_that_are_numbered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = '"Two lines\nof text",good\n"One line",bad\n'
+    (folder / "table.csv").write_text("text,label\n" + row * 50_000)
+    whole = labelled_files(find_files("table.csv"))
+    assert whole is not None
+    assert whole.description.endswith("labels: good 50,000, bad 50,000")
+    monkeypatch.setattr("cloze.init.labelled_files.SAMPLED_BYTES", 1000)
+    begun = labelled_files(find_files("table.csv"))
+    assert begun is not None
+    assert re.search(r"labels of the first (\d\d) rows: ", begun.description)
+    assert sum(begun.labels.values()) == begun.first_rows
+
+
+def test_labels_that_differ_in_case_or_spaces_are_two_and_said_to_be(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    labels = ["negative", "Negative ", "positive"] * 20
+    (folder / "table.csv").write_text("text,label\n" + rows_of(TEXTS, labels))
+    done = cloze("init", "table.csv", "--output", "task.toml")
+    told = "'negative', 'Negative ' are 2 labels; if they mean the same, spell them alike"
+    assert told in done.stdout
+    assert f"# {told}." in (folder / "task.toml").read_text()
+
+
+def test_a_path_to_a_model_is_written_for_any_working_directory(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    write_model(folder / "encoder")
+    (folder / "table.csv").write_text("text,label\n" + rows_of(TEXTS, TOPICS))
+    (folder / "texts" / "two.txt").write_text(PARAGRAPH)
+    for source, output in (("table.csv", "task.toml"), ("texts", "further.toml")):
+        done = cloze("init", source, "--from", "./texts/../encoder", "--output", output)
+        assert done.returncode == 0, done.stderr
+    encoder = str(folder / "encoder")
+    assert read_toml(folder / "task.toml")["finetune"]["encoder"] == encoder
+    assert read_toml(folder / "further.toml")["pretrain"]["init"] == encoder

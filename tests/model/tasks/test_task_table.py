@@ -13,7 +13,7 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.store import commit, put_bytes
 from cloze.model.config import TaskConfig
 from cloze.model.tasks.problems import load_tables
-from cloze.model.tasks.table_files import read_table
+from cloze.model.tasks.table_files import read_delimited, read_table
 from cloze.model.tasks.task_table import TaskTable, Wanted, data_notes
 from tests.model.task_builders import stage_table, write_lines
 
@@ -300,3 +300,18 @@ def test_a_labelled_table_that_is_a_bomb_is_refused_before_it_is_unpacked(
             writer.write_table(table)
     with pytest.raises(UsageError, match=f"train{suffix}: .* bytes unpack to .* and more"):
         read_table(str(path), Wanted(required=("text_a", "label")))
+
+
+def test_labels_that_differ_only_in_case_or_spaces_are_noted() -> None:
+    names = ["good", "Good ", "bad"] * 12
+    train = TaskTable("train", {"text_a": [f"{n}" for n in range(36)], "label": [*names]})
+    (note,) = data_notes({"train": train})
+    assert note.startswith("'good', 'Good ' are 2 labels")
+
+
+def test_all_columns_are_not_returned_by_names_that_two_of_them_have() -> None:
+    wanted = Wanted(required=("text_a",), everything=True)
+    with pytest.raises(UsageError, match=r"t\.csv: 2 columns named 'id'; all columns are returned"):
+        read_delimited("t.csv", "id,text_a,id\n1,a,2\n", wanted)
+    few = read_delimited("t.csv", "id,text_a,id\n1,a,2\n", Wanted(required=("text_a",)))
+    assert few.columns == {"text_a": ["a"]}
