@@ -11,7 +11,10 @@ that can be resumed), and to everything those were made from. In a finished arti
 the manifest does not list are left over from making it: checkpoints and other attempts.
 """
 
-from collections.abc import Iterator
+import calendar
+import math
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cloze.artifacts import filesystem
@@ -21,6 +24,9 @@ from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_m
 from cloze.artifacts.stage import StageTable, read_stage_table
 from cloze.artifacts.store import FINISHED, Artifact, Store
 from cloze.flows.workspace import Workspace, find_record, list_runs
+
+SEARCHED = ("vectors", "lexical_index", "vector_graph")
+"""Stages of `cloze search`, whose artifacts no run refers to."""
 
 IMPORTED = "import"
 """Stage name of imported models (`cloze import`), which are kept though no run refers to them."""
@@ -96,6 +102,21 @@ class StoreEntry:
 
 
 @dataclass(frozen=True)
+class Retention:
+    """What stays in a workspace."""
+
+    runs: float | None = None
+    """Days after which a run's artifacts are garbage, unless a newer run refers to them; its record
+    and its report stay. None: never."""
+
+    searches: float = 30.0
+    """Days for which the indexes of `cloze search` stay."""
+
+
+KEEP_RUNS = Retention()
+
+
+@dataclass(frozen=True)
 class Garbage:
     """A path that no run refers to."""
 
@@ -145,30 +166,19 @@ def unreadable_references(workspace: Workspace) -> list[UsageError]:
     return [reference for reference in _references(workspace) if isinstance(reference, UsageError)]
 
 
-def garbage(workspace: Workspace) -> list[Garbage]:
-    """Everything that no readable record or stage table of the workspace refers to."""
+def garbage(workspace: Workspace, retention: Retention = KEEP_RUNS) -> list[Garbage]:
+    """Everything that no readable record or stage table refers to, or only of runs too old."""
     entries = list(store_entries(workspace.store))
-    by_digest = {entry.manifest.digest: entry for entry in entries if entry.manifest}
-    by_key = {entry.key: entry for entry in entries}
-    kept: set[str] = set()
-    waiting = [key for key in _references(workspace) if isinstance(key, str)]
-    # From what runs refer to, follow the inputs to everything those were made from.
-    while waiting:
-        key = waiting.pop()
-        referred = by_key.get(key)
-        if key not in kept and referred and referred.manifest:
-            made_from = referred.manifest.inputs.values()
-            waiting += [by_digest[digest].key for digest in made_from if digest in by_digest]
-        kept.add(key)
+    old = {run for run in list_runs(workspace) if _is_too_old(workspace, run, retention)}
+    references = [key for key in _references(workspace, without=old) if isinstance(key, str)]
+    kept = _with_inputs([*references, *search_indexes(entries, retention)], entries)
     found: list[Garbage] = []
     for entry in entries:
         if filesystem.is_link(workspace.store.directory(entry.stage, "")):
             continue  # belongs to another store
         if entry.key not in kept and not (entry.stage == IMPORTED and entry.manifest):
-            what = "artifact" if entry.manifest else "unfinished artifact"
             size = filesystem.size_below(entry.directory)
-            reason = f"{what} of {entry.stage} that no run refers to"
-            found.append(Garbage(entry.directory, size, reason))
+            found.append(Garbage(entry.directory, size, _why_garbage(entry, retention)))
         elif entry.manifest and not filesystem.is_link(entry.directory):
             files = (*entry.manifest.files, *entry.manifest.records)
             # What the manifest explains; the rest of the folder is left over.
@@ -180,6 +190,64 @@ def garbage(workspace: Workspace) -> list[Garbage]:
     return found
 
 
+def _with_inputs(keys: list[str], entries: Sequence[StoreEntry]) -> set[str]:
+    """`keys`, and those of everything their artifacts were made from."""
+    by_digest = {entry.manifest.digest: entry for entry in entries if entry.manifest}
+    by_key = {entry.key: entry for entry in entries}
+    found: set[str] = set()
+    waiting = [*keys]
+    while waiting:
+        key = waiting.pop()
+        referred = by_key.get(key)
+        if key not in found and referred and referred.manifest:
+            made_from = referred.manifest.inputs.values()
+            waiting += [by_digest[digest].key for digest in made_from if digest in by_digest]
+        found.add(key)
+    return found
+
+
+def search_indexes(entries: Iterable[StoreEntry], retention: Retention) -> dict[str, str]:
+    """Keys of the search indexes that stay, with what each is an index of."""
+    return {
+        entry.key: str(entry.manifest.execution.get("source", entry.stage))
+        for entry in entries
+        if entry.stage in SEARCHED and entry.manifest
+        if age_in_days(entry.manifest.execution.get("finished_at")) <= retention.searches
+    }
+
+
+def age_in_days(moment: object) -> float:
+    """Days since a moment in the format of records; infinite if it is not known."""
+    try:
+        since = time.strptime(str(moment), "%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        return math.inf
+    return (time.time() - calendar.timegm(since)) / 86_400
+
+
+def _is_too_old(workspace: Workspace, run: str, retention: Retention) -> bool:
+    """Whether a finished run ended too long ago; one without a readable record stays."""
+    if retention.runs is None:
+        return False
+    try:
+        record = find_record(workspace, run)
+    except UsageError:
+        return False
+    return bool(record and record.finished_at) and (
+        age_in_days(record.finished_at) > retention.runs
+    )
+
+
+def _why_garbage(entry: StoreEntry, retention: Retention) -> str:
+    if entry.stage in SEARCHED and entry.manifest:
+        age = age_in_days(entry.manifest.execution.get("finished_at"))
+        what = entry.manifest.execution.get("source", "a search index")
+        return f"{entry.stage} of {what}, {age:.0f} days old"
+    what = "artifact" if entry.manifest else "unfinished artifact"
+    young = f" of the last {retention.runs:g} days" if retention.runs is not None else ""
+    return f"{what} of {entry.stage} that no run{young} refers to"
+
+
 def remove_garbage(found: list[Garbage]) -> None:
     """Remove garbage, manifests first, so that no reader sees a partial artifact."""
     for item in found:
@@ -188,9 +256,11 @@ def remove_garbage(found: list[Garbage]) -> None:
         filesystem.remove(item.path)
 
 
-def _references(workspace: Workspace) -> Iterator[str | UsageError]:
-    """The keys in the records and stage tables of all runs, or an error for an unreadable one."""
-    for run in list_runs(workspace):
+def _references(
+    workspace: Workspace, *, without: Collection[str] = ()
+) -> Iterator[str | UsageError]:
+    """The keys in the records and stage tables of runs, or an error for an unreadable one."""
+    for run in (run for run in list_runs(workspace) if run not in without):
         try:
             record = find_record(workspace, run)
             yield from (stage.key for stage in record.stages.values()) if record else ()

@@ -27,6 +27,7 @@ class Page:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._asked = 0
+        self._events: list[dict[str, Any]] = []
 
     def open(self, url: str, *, width: int = 1200, height: int = 900, mode: str = "light") -> None:
         """Go to `url` in a window of this size, in light or dark mode."""
@@ -60,6 +61,25 @@ class Page:
         """A PNG of the window."""
         path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
 
+    def watch(self) -> None:
+        """Remember from now on what pages ask for."""
+        self._ask("Network.enable")
+
+    def asked(self) -> dict[str, str]:
+        """Addresses that pages asked for since `watch`, with why the browser blocked each."""
+        found = [(event["method"], event["params"]) for event in self._events]
+        addresses = {
+            params["requestId"]: str(params["request"]["url"])
+            for method, params in found
+            if method == "Network.requestWillBeSent"
+        }
+        blocked = {
+            params["requestId"]: str(params.get("blockedReason", ""))
+            for method, params in found
+            if method == "Network.loadingFailed"
+        }
+        return {address: blocked.get(key, "") for key, address in addresses.items()}
+
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._asked += 1
         self._connection.send(
@@ -67,7 +87,9 @@ class Page:
         )
         while True:
             answer = json.loads(self._connection.recv(timeout=30))
-            if answer.get("id") == self._asked:
+            if "id" not in answer:
+                self._events.append(answer)
+            elif answer["id"] == self._asked:
                 assert "error" not in answer, answer
                 return dict(answer["result"])
 

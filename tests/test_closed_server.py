@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.browser import browser
 from tests.deployed import Deployment
 from tests.flows.standin_chain import make_chain
 from tests.running import RunFolder
@@ -101,3 +103,30 @@ def test_the_secret_is_its_users_alone(served: Deployment) -> None:
     file = served.run.workspace / "prefect" / "secret"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert served.environment["PREFECT_API_AUTH_STRING"] not in " ".join(served.run.processes())
+
+
+def test_prefects_page_in_a_browser_calls_nobody_else(served: Deployment, tmp_path: Path) -> None:
+    """Prefect's page has a client of an analytics service, which its settings do not turn off."""
+    address = served.url.removesuffix("/api")
+    secret = served.environment["PREFECT_API_AUTH_STRING"].encode()
+    key = base64.b64encode(secret).decode()
+    with browser() as page:
+        page.watch()
+        page.open(f"{address}/dashboard")
+        page.text("Login")
+        page.evaluate(f"localStorage.setItem('prefect-password', '{key}')")
+        for place, expected in (("dashboard", "Dashboard"), ("runs", "try"), ("artifacts", "")):
+            page.open(f"{address}/{place}")
+            page.text(*filter(None, [expected]))
+            time.sleep(1)  # what is asked for after the page stands
+            page.picture(tmp_path / f"{place}.png")
+        asked = page.asked()
+    ours = [one for one in asked if one.startswith(address)]
+    others = {
+        one: why
+        for one, why in asked.items()
+        if not one.startswith((address, "data:", "blob:", "about:", "chrome"))
+    }
+    assert len(ours) > 50
+    assert not [one for one in ours if asked[one]], "blocked by our own policy"
+    assert set(others.values()) <= {"csp"}, others

@@ -4,6 +4,7 @@ In:  the command line: texts and files of texts; otherwise standard input.
 Out: the texts, one at a time; the throughput on standard error.
 """
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,11 @@ Text = Annotated[
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
 """Suffixes of files whose lines are not plain texts."""
+
+FILE_NAME = re.compile(
+    r"(~|\.{0,2})?/\S*|\S*[^\W\d_]\S*\.(txt|md|csv|tsv|jsonl?|ndjson|parquet|arrow|conllu?)(\.gz)?"
+)
+"""What is meant as a file although there is none: a path from a root, or a name with a suffix."""
 
 LONGEST_LINE = 1 << 24
 """Bytes of one text; a longer line is hardly a text, and would have to fit into memory."""
@@ -76,6 +82,11 @@ def metered(results: Iterable[ItemT], *, verb: str, unit: str) -> Iterator[ItemT
 
 def _lines_if_file(text: str) -> Iterator[str]:
     if not is_file(text):
+        if FILE_NAME.fullmatch(text):
+            raise UsageError(
+                f"{text}: no such file, and hardly a text; correct the name, or give the text on "
+                "standard input"
+            )
         yield text
         return
     if Path(text).suffix.lower() in TABLES:

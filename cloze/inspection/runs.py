@@ -5,11 +5,23 @@ Out: for `runs`, one line per run: state, start, duration, headline figure; for 
      stages and all figures; for `gc`, the garbage with its size, which --delete deletes.
 """
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from cloze.answer import Answer, aligned
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import clock, say
-from cloze.flows.inventory import garbage, remove_garbage, unreadable_references
+from cloze.flows.inventory import (
+    KEEP_RUNS,
+    Retention,
+    garbage,
+    remove_garbage,
+    search_indexes,
+    store_entries,
+    unreadable_references,
+)
 from cloze.flows.locks import locked_alone
 from cloze.flows.report.figures import figures, read_summary
 from cloze.flows.workspace import list_runs, read_record, stage_tables, writable_workspace
@@ -72,18 +84,33 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
     return Answer(data, "\n\n".join(part for part in parts if part), place.json)
 
 
-def gc(*, delete: bool = False, place: Place = PLACE) -> Answer:
+def gc(
+    *,
+    delete: bool = False,
+    older_than: float | None = None,
+    keep_searches: Annotated[float, Parameter(show_default=True)] = KEEP_RUNS.searches,
+    place: Place = PLACE,
+) -> Answer:
     """Delete artifacts that no run refers to.
 
     :param delete: Delete the garbage; by default it is only listed.
+    :param older_than: Days after which the artifacts of a run, its models included, are garbage
+        unless a newer run refers to them; records and reports stay.
+    :param keep_searches: Days for which the indexes of `cloze search` stay.
     """
+    if (older_than or 0.0) < 0 or keep_searches < 0:
+        raise UsageError(
+            f"--older-than {older_than} --keep-searches {keep_searches:g}: expected days, 0 or more"
+        )
+    retention = Retention(older_than, keep_searches)
     space = writable_workspace(place.machine().workspace)
     with locked_alone(space.local, run="gc"):
         for error in unreadable_references(space):
             if delete:
                 raise UsageError(f"{error}; until then nothing is deleted")
             say(f"warning: {error}")
-        found = garbage(space)
+        kept = search_indexes(store_entries(space.store), retention)
+        found = garbage(space, retention)
         if delete:
             remove_garbage(found)
     total = sum(item.size for item in found)
@@ -93,6 +120,10 @@ def gc(*, delete: bool = False, place: Place = PLACE) -> Answer:
         "deleted": delete,
         "bytes": total,
         "found": [{"path": i.path, "bytes": i.size, "reason": i.reason} for i in found],
+        "searches": sorted({*kept.values()}),
     }
+    if kept:
+        names = ", ".join(sorted({*kept.values()}))
+        say(f"search indexes of the last {keep_searches:g} days are kept: {names}")
     text = "\n".join([*lines, f"{len(found)} entries, {total / MEGABYTE:,.1f} MB {what}"])
     return Answer(data, text, place.json)

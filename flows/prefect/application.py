@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,10 +29,10 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from prefect.server.api import server
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloze.artifacts import filesystem
 from cloze.flows.prefect import database
@@ -42,6 +43,15 @@ STARTUP_FAILED = 3
 
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; "
+    "connect-src 'self' {origins}; object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+"""What pages may load and contact: this server alone. Prefect's page would call an analytics
+service, whatever its settings say."""
+
 SANDBOX = {"Content-Security-Policy": "sandbox; script-src 'none'"}
 """A report contains text of the corpus, so a browser must not treat it as a page of Prefect's."""
 
@@ -50,15 +60,18 @@ def main(port: int) -> int:
     """Serve at `port` until told to stop; returns the exit code."""
     with socket.socket() as listening:
         bind_reserved(listening, port)
+        factory = partial(create_app, port)
         running = uvicorn.Server(
-            uvicorn.Config(create_app, factory=True, log_level="error", lifespan="on")
+            uvicorn.Config(factory, factory=True, log_level="error", lifespan="on")
         )
         running.run(sockets=[listening])
     return 0 if running.started else STARTUP_FAILED
 
 
-def create_app() -> FastAPI:
-    """The factory that uvicorn calls."""
+def create_app(port: int) -> FastAPI:
+    """The factory that uvicorn calls; browsers may know the server by either local name."""
+    schemes = ("http", "ws")
+    origins = [f"{scheme}://{name}:{port}" for scheme in schemes for name in LOCAL_NAMES]
     app = server.create_app()
     if os.environ.get(SHOWN_WORKSPACE):
         # inserted first, since Prefect's UI matches every path
@@ -67,6 +80,7 @@ def create_app() -> FastAPI:
         app.router.lifespan_context = _keeping_the_database(app.router.lifespan_context)
     # The middleware added last is asked first.
     app.add_middleware(PasswordsInAscii)
+    app.add_middleware(ContentPolicy, policy=POLICY.format(origins=" ".join(origins)))
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES)
     return app
 
@@ -88,6 +102,26 @@ class PasswordsInAscii:
             await self.app(scope, receive, send)
         else:
             await PlainTextResponse("Unauthorized", status_code=401)(scope, receive, send)
+
+
+class ContentPolicy:
+    """Adds `policy` to every response that has no content security policy of its own."""
+
+    def __init__(self, app: ASGIApp, policy: str) -> None:
+        self.app = app
+        self.policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and the response with the policy."""
+
+        async def send_with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("Content-Security-Policy", self.policy)
+                headers.setdefault("Referrer-Policy", "no-referrer")
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
 
 
 def _keeping_the_database(

@@ -2,17 +2,20 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_json
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
-from cloze.flows.inventory import ancestors, garbage, remove_garbage
+from cloze.flows.inventory import Retention, ancestors, garbage, remove_garbage
 from cloze.flows.plan import Plan
-from cloze.flows.workspace import Workspace, workspace
+from cloze.flows.workspace import Workspace, read_record, workspace, write_record
 
 
 @pytest.fixture
@@ -141,3 +144,55 @@ def test_a_model_that_was_imported_stays(space: Workspace) -> None:
     made = next((space.local / "artifacts" / "tokens").iterdir())
     shutil.copytree(made, space.local / "artifacts" / "import" / ("d" * 64))
     assert garbage(space) == []
+
+
+def days_ago(days: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 86_400 * days))
+
+
+def test_artifacts_of_old_runs_go_their_reports_stay_and_shared_ones_too(
+    space: Workspace, run_table: dict[str, Any], machine: MachineConfig
+) -> None:
+    """The newer run has other examples of the same tokens."""
+    changed = {**run_table, "name": "newer", "examples": {"copies": 2}}
+    execute(Plan(RunConfig.model_validate(changed), machine))
+    write_record(read_record(space, "try").model_copy(update={"finished_at": days_ago(91)}), space)
+    assert garbage(space) == []
+    assert garbage(space, Retention(runs=92)) == []
+    found = garbage(space, Retention(runs=90))
+    assert [Path(item.path).parent.name for item in found] == [
+        *("evaluate", "examples", "finetune", "pretrain", "report")
+    ]
+    assert found[0].reason == "artifact of evaluate that no run of the last 90 days refers to"
+    remove_garbage(found)
+    assert read_record(space, "try").state == "finished"
+    assert (space.local / "try" / "report.html").exists()
+    assert {
+        s.state for s in execute(Plan(RunConfig.model_validate(changed), machine)).stages.values()
+    } == {"reused"}
+
+
+def test_a_search_index_stays_for_days_with_what_it_was_made_from(space: Workspace) -> None:
+    def index(stage: str, source: str, days: float, inputs: dict[str, InputRef]) -> Artifact:
+        table = StageTable(
+            stage=stage, format_version=1, config={"of": source}, inputs=inputs, output=""
+        )
+        output = space.store.directory(stage, table.key)
+        table = table.model_copy(update={"output": output})
+        made = commit(
+            table, [put_json(output, [source], name="rows.json")], execution={"source": source}
+        )
+        path = Path(output) / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["execution"]["finished_at"] = days_ago(days)
+        path.write_text(json.dumps(manifest))
+        return made
+
+    old = index("vectors", "guides", 40, {})
+    index("vector_graph", "guides", 3, {"vectors": InputRef(digest=old.digest)})
+    index("vectors", "notes", 29, {})
+    index("vectors", "attic", 31, {})
+    (found,) = garbage(space)
+    assert found.reason == "vectors of attic, 31 days old"
+    assert len(garbage(space, Retention(searches=1))) == 4
+    assert garbage(space, Retention(searches=32)) == []

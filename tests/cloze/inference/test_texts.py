@@ -96,3 +96,19 @@ def test_a_file_among_the_texts_is_read_line_by_line_and_reported(cloze: Cloze, 
     assert done.stderr.splitlines() == ["two.txt: read as a file, one text per line"]
     first, second, third = done.stdout.splitlines()
     assert second == third != first
+
+
+@pytest.mark.parametrize(
+    "name", ["questons.txt", "/nowhere/questions", "~/q.csv", "../q.jsonl", "./q", "a/b.parquet"]
+)
+def test_a_misspelt_file_is_not_taken_for_a_text(cloze: Cloze, model: str, name: str) -> None:
+    done = cloze("embed", model, name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{name}: no such file, and hardly a text" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["What is in notes.txt?", "and/or", "numpy.zeros", "3.5", "...", "U.S.", "a.b@c.org"]
+)
+def test_a_text_is_not_taken_for_a_misspelt_file(cloze: Cloze, model: str, text: str) -> None:
+    assert len(cloze("embed", model, text).stdout.splitlines()) == 1
