@@ -328,8 +328,8 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 8
-    """8: the probabilities of saved classifiers."""
+    format_version: ClassVar[int] = 9
+    """9: an encoder that is compared with itself before training is called adapted."""
 
     name: str
     """The run's name."""
@@ -385,6 +385,10 @@ class RatesConfig(Config):
 
     shuffle_gigabyte: float = Field(default=0.011, ge=0.0)
     """Price of Dataflow's shuffle in US dollars per gigabyte (same page)."""
+
+    stored_gigabyte: float = Field(default=0.02, ge=0.0)
+    """Price of a gigabyte stored for a month in US dollars: an assumption, that of buckets of large
+    providers; disks of machines cost two to eight times as much."""
 
 
 class MachineConfig(RecordedConfig):

@@ -28,6 +28,7 @@ from cloze.artifacts.stage import StageTable, write_stage_table
 from cloze.artifacts.store import Artifact
 from cloze.flows.config import ReportConfig, RunConfig
 from cloze.flows.events import PROGRESS, emit
+from cloze.flows.expected import load_per_core
 from cloze.flows.inventory import Found, look_up, remove_damage
 from cloze.flows.job import (
     JobResult,
@@ -237,6 +238,7 @@ class Executor:
             argv=("python", *self._argv(stage)[1:]),
             seconds=cost.seconds if cost else None,
             peak_memory=cost.peak_memory if cost else None,
+            load=load_per_core() if result else earlier.load if earlier and cost else None,
         )
         # a reused artifact's memory is not part of this run's
         peaks = [self.record.peak_memory, result.peak_memory if result else None]

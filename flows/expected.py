@@ -75,6 +75,9 @@ per byte of a number: the work grows with the width, the FLOPs with its square."
 SLOWEST_RATE = 2e10
 """FLOP/s that any machine makes on which a run takes minutes rather than hours."""
 
+BUSY = 1.5
+"""Runnable processes per core above which others than the run's own slowed it down."""
+
 ASSUMED_RATE = 2e11
 """FLOP/s where none can be measured, for example because torch is not installed."""
 
@@ -105,20 +108,22 @@ def expected_times(
     *,
     space: Workspace,
     rate: float | None = None,
+    like: str = "",
 ) -> list[ExpectedTime]:
     """The expected duration of each of `stages` on this machine.
 
     `rate`: FLOP/s to assume of its processor instead of measuring, which takes two seconds.
+    `like`: the run whose durations are scaled; otherwise the one that did the most similar work.
     """
     work = Work(run)
-    earlier = []  # (run, stage, work, seconds) of every stage with a recorded duration
-    for run_name in list_runs(space):
+    earlier = []  # (run, stage, work, seconds, load) of every stage with a recorded duration
+    for run_name in [like] if like else list_runs(space):
         # another run's record may be damaged, or its configuration of another version
         with suppress(UsageError, ValidationError):
             if record := find_record(space, run_name):
                 done_work = Work(RunConfig.model_validate(record.config))
                 earlier += [
-                    (run_name, stage, done_work.of(stage), made.seconds)
+                    (run_name, stage, done_work.of(stage), made.seconds, made.load or 0.0)
                     for stage, made in record.stages.items()
                     if made.seconds is not None
                 ]
@@ -127,17 +132,19 @@ def expected_times(
         start, wanted = START_SECONDS.get(stage, 2.0), work.of(stage)
         # The nearest amount of work, as a ratio, comes first.
         known = [
-            (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds)
-            for name, made, done, seconds in earlier
+            (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds, load)
+            for name, made, done, seconds, load in earlier
             # a run that did little more than start up cannot be scaled
-            if made == stage and (done == wanted or seconds > 2 * start)
+            if made == stage and (like or done == wanted or seconds > 2 * start)
         ]
         if known:
-            _, name, done, seconds = min(known)
+            _, name, done, seconds, load = min(known)
             start = min(start, seconds)
             # start-up does not grow with the work
             scaled = start + (seconds - start) * (wanted / done if done else 1.0)
             basis = f"as in run {name}" if wanted == done else f"scaled from run {name}"
+            if load > BUSY:
+                basis += f", slowed down by other programs ({load:.1f} processes per core)"
             found.append(ExpectedTime(stage, scaled, basis))
         else:
             seconds, basis = seconds_by_rates(stage, work, machine, rate=rate)
@@ -310,6 +317,14 @@ def _source_bytes(package: str) -> int:
 def parsed_distributions() -> int:
     """The number of packages whose docstrings are cached on this machine."""
     return len(filesystem.list_names(str(cache_directory("docstrings"))))
+
+
+def load_per_core() -> float:
+    """Runnable processes per core over the last minute; 0 where the system does not count them."""
+    try:
+        return os.getloadavg()[0] / cores()
+    except OSError:
+        return 0.0
 
 
 def cores() -> int:

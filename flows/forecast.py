@@ -256,6 +256,14 @@ def expected_yield(max_seq_length: int, *, packed: bool = False) -> Yield:
     return Yield(found.mean_length * ratio, found.per_word_piece / ratio)
 
 
+def copies_needed(run: RunConfig, epochs: float) -> int:
+    """Copies of the examples that differ in every one of `epochs` passes over the corpus.
+
+    Dynamic masks are drawn anew in every pass, so one copy suffices.
+    """
+    return 1 if run.pretrain.masks == "dynamic" else max(1, math.ceil(round(epochs, 3)))
+
+
 MASTER_BYTES = 4 + 4 + 4
 """An fp32 weight and its two moments, which ZeRO 1 partitions and checkpoints contain."""
 

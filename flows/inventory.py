@@ -233,9 +233,9 @@ def _is_too_old(workspace: Workspace, run: str, retention: Retention) -> bool:
         record = find_record(workspace, run)
     except UsageError:
         return False
-    return bool(record and record.finished_at) and (
-        age_in_days(record.finished_at) > retention.runs
-    )
+    if record is None or not record.finished_at:
+        return False
+    return age_in_days(record.finished_at) > retention.runs
 
 
 def _why_garbage(entry: StoreEntry, retention: Retention) -> str:

@@ -117,6 +117,8 @@ class StageRecord(Config):
     """Wall-clock time of its program over all attempts, if a run of this name made it."""
     peak_memory: int | None = None
     """Peak PSS in bytes of all of that run's processes while the program ran."""
+    load: float | None = None
+    """Runnable processes of the machine per core when it ended, its own included."""
     argv: tuple[str, ...] = ()
     """The command that makes it."""
 

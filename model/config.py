@@ -866,9 +866,8 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 8
-    """8: the head of a saved classifier is divided by its temperature, and notes name
-    labels that differ only in case or white space."""
+    format_version: ClassVar[int] = 9
+    """9: notes name labels that differ only in case or white space."""
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""

@@ -132,10 +132,15 @@ def test_a_score_is_traced_to_the_document(golden: GoldenRun, row: int) -> None:
     story = answer(golden, "trace", "smoke", "--row", str(row))
     assert [step["what"] for step in story] == [
         *("score", "model", "weights", "examples", "shard"),
-        *("example", "tokens", "shard", "document", "text"),
+        *("example", "tokens", "shard", "document", "text", "file"),
     ]
     document = answer(golden, "inspect", "smoke/tokens", "--document", story[8]["digest"])
-    assert document["rows"][0]["text"].replace("\n", " ") == story[-1]["words"]
+    assert document["rows"][0]["text"].replace("\n", " ") == story[-2]["words"]
+    file, _, _ = story[-1]["words"].partition(".py, ")
+    first_words = " ".join(story[-2]["words"].split()[:3])
+    assert first_words in " ".join(Path(f"{file}.py").read_text("utf-8").split())
+    told = answer(golden, "trace", "smoke", "--row", str(row), "--no-file")
+    assert told == story[:-1]
 
 
 def test_runs_are_listed_shown_and_compared(golden: GoldenRun) -> None:

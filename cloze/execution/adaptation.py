@@ -1,6 +1,6 @@
 """`cloze adapt`: continue training an encoder on a folder of documents.
 
-In:  a model and a folder.
+In:  a model and a folder; minutes, or a number of steps.
 Out: NAME.toml, the run's configuration; the run's record, artifacts and report, which compares the
      encoder before and after on held-out documents of the folder.
 
@@ -11,6 +11,7 @@ than chance (kept_encoder.py). Repeat an interrupted command to resume it.
 
 import math
 import shlex
+import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,21 +20,35 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cloze.answer import Answer
+from cloze.artifacts import filesystem
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
-from cloze.artifacts.progress import say
+from cloze.artifacts.progress import clock, say
 from cloze.execution.kept_encoder import keep_if_better, questions_that_decide, verdict_line
+from cloze.execution.preflight import checked_plan
 from cloze.execution.run import WithoutPrefect, run
 from cloze.flows.config import RunConfig
-from cloze.flows.workspace import RunRecord, read_record
+from cloze.flows.executor import execute
+from cloze.flows.locks import locked
+from cloze.flows.variants import Settings, changed
+from cloze.flows.workspace import RunRecord, read_record, writable_workspace
 from cloze.inference.input_texts import ModelName
-from cloze.init.configuration import GeneralText, Name, comment, continuation, run_name
+from cloze.init.configuration import GeneralText, Length, Name, comment, continuation, run_name
 from cloze.init.corpus_files import own_files
-from cloze.init.corpus_samples import look
+from cloze.init.corpus_samples import Look, look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
 from cloze.options import TARGET, Target, lasting_name, model_directory
+
+TRIAL_STEPS = 3
+"""Steps that are made to time them; of pairs, batches."""
+
+TRIAL_PAIRS = 32
+"""Pairs on which they are evaluated."""
+
+FEW_UPDATES = 50
+"""Updates below which the user is told that little will change."""
 
 
 @Parameter(name="*")
@@ -42,8 +57,9 @@ class Continued(GeneralText):
     """How long to train, and with which general text."""
 
     minutes: float = MINUTES
-    """Training time, from which the number of steps is estimated in advance: repeating the command
-    trains the same encoder, even if other programs slow it down."""
+    """Training time. A few steps are made first and timed, with whatever else this machine does at
+    the moment; as many as fit into the rest are written down, so that repeating the command trains
+    the same encoder."""
 
     steps: int = 0
     """Training steps, instead of minutes."""
@@ -97,7 +113,7 @@ def adapt(
     config = Path(f"{name}.toml")
     if not config.exists():
         directory = model_directory(model, target.space())
-        initial = InitialModel(lasting_name(model, target.space()), directory)
+        initial = InitialModel(model, directory, lasting_name(model, target.space()))
         for fact in initial.facts():
             say(fact)
         if not how.is_given and not initial.makes_sentence_vectors:
@@ -111,11 +127,10 @@ def adapt(
         found = look(folder, ours)
         for file in found.odd:
             say(f"beside the text: {file}")
-        text = continuation(
-            found, name, initial, target, beside=how, steps=how.steps, minutes=how.minutes
-        )
+        text = _timed(found, name, initial, target, how)
         # Checked before it is written.
-        parse(RunConfig, tomllib.loads(text), source="the new configuration")
+        wanted = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+        say(prospects(wanted))
         write_bytes(str(config), f"{first_line}\n{text}".encode())
         say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
     elif config.read_text("utf-8").partition("\n")[0] != first_line:
@@ -125,6 +140,9 @@ def adapt(
         )
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
+    trained = record.stages.get("pretrain") or record.stages.get("finetune")
+    if trained and trained.state == "made" and trained.seconds is not None and not how.steps:
+        say(f"trained for {clock(trained.seconds)}; asked for: {clock(60 * how.minutes)}")
     if "pairs" not in record.stages or "finetune" not in record.stages:
         return answer
     kept = keep_if_better(record, target.space(), folder=folder, questions=asked)
@@ -135,3 +153,53 @@ def adapt(
         f"{answer.text}\n{verdict_line(statistics)}\n`cloze search {name} …` uses it",
         target.json,
     )
+
+
+def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: Continued) -> str:
+    """The configuration of the run, with as many steps as fit into the time.
+
+    A processor's speed says little on a busy machine, so a few steps are made and timed.
+    """
+    if how.steps:
+        return continuation(
+            found, name, initial, target, beside=how, length=Length(steps=how.steps)
+        )
+    began, trial = time.monotonic(), f"{name}-trial"
+    say(f"timing {TRIAL_STEPS} steps, to find how many fit into {how.minutes:g} minutes")
+    text = continuation(found, trial, initial, target, beside=how, length=Length(steps=TRIAL_STEPS))
+    brief = parse(RunConfig, tomllib.loads(text), source="the trial")
+    stage = "pretrain"
+    if initial.makes_sentence_vectors:
+        stage = "finetune"
+        places: Settings = {"finetune.seeds": [0], "pairs.evaluation_pairs": TRIAL_PAIRS}
+        brief = changed(brief, trial, places, source="the trial")
+    space, machine = writable_workspace(target.machine().workspace), target.machine()
+    with locked(space.local, run=trial):
+        execute(checked_plan(brief, machine, wanted=(stage,)))
+    left = how.minutes - (time.monotonic() - began) / 60
+    length = Length(minutes=max(left, how.minutes / 10), like=trial)
+    text = continuation(found, name, initial, target, beside=how, length=length)
+    filesystem.remove(space.run_folder(trial))  # no run to show; gc removes what it made
+    return text
+
+
+def prospects(run: RunConfig) -> str:
+    """How much a run trains, and what so much can and cannot change."""
+    if run.finetune.tasks and run.pairs:
+        (task,) = run.finetune.tasks
+        updates = -(-run.pairs.train_pairs // max(task.batch_size or 1, 1))
+        amount = f"{updates:,} updates per seed of {task.batch_size} pairs of passages"
+        can = (
+            "it can change which passages of such text are near each other; it learns no "
+            "questions and no new words"
+        )
+    else:
+        recipe = run.pretrain
+        updates, length = recipe.steps, max(run.examples.max_seq_lengths)
+        amount = f"{updates:,} updates of {recipe.batch_size} × {length} tokens"
+        can = (
+            "it can lower the loss on masked words of such text; it adds no words to the "
+            "vocabulary, and vectors for search are not trained"
+        )
+    few = f"; fewer than {FEW_UPDATES} change little" if updates < FEW_UPDATES else ""
+    return f"{amount}{few}: {can}"

@@ -7,19 +7,21 @@ Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is st
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
 from cloze.execution.preflight import checked_plan
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import write_tables
+from cloze.flows.expected import BUSY, load_per_core
 from cloze.flows.forecast import (
     KEY_MEMORY,
     PROCESS_MEMORY,
     CorpusForecast,
     DataflowForecast,
     TrainingForecast,
+    copies_needed,
     forecast_corpus,
     forecast_dataflow,
     forecast_training,
@@ -92,6 +94,12 @@ def plan(
         training = forecast_training(run, machine, examples=corpus.examples)
         data["pretraining"] = asdict(training)
         lines += _pretraining(training, run, machine)
+        if text_bytes:
+            stored = _stored(corpus, training, run)
+            data["storage"] = asdict(stored)
+            lines += _storage(stored, run, machine)
+    if "preparation" in data or "pretraining" in data:
+        lines += _assumptions(machine)
     written = write_tables(found or Plan(run, machine)) if tables else []
     lines += [f"table: {file}" for file in written]
     data["stages"] = [step.model_dump(mode="json") for step in found.steps] if found else []
@@ -157,6 +165,69 @@ def bytes_of(text: str) -> float:
     if not 0 < number < MOST_BYTES:
         raise UsageError(f"--corpus-bytes {text}: expected a size such as 10TB, 300GB or 1.5e12")
     return number
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Disk space of what a run keeps."""
+
+    bytes: float
+    """Tokens, examples and a checkpoint."""
+    saved: float
+    """Of these, the examples of copies that no epoch needs."""
+    copies: int
+    """Copies of the examples that suffice for the epochs."""
+    epochs: float
+    """Passes over the corpus, of the phase that makes most."""
+
+
+def _stored(corpus: CorpusForecast, training: TrainingForecast, run: RunConfig) -> Stored:
+    epochs, copies = max(phase.epochs for phase in training.phases), run.examples.copies
+    needed = copies_needed(run, epochs)
+    return Stored(
+        bytes=corpus.tokens_bytes + corpus.examples_bytes + training.checkpoint_bytes,
+        saved=corpus.examples_bytes * max(0.0, 1 - needed / copies),
+        copies=needed,
+        epochs=epochs,
+    )
+
+
+def _storage(found: Stored, run: RunConfig, machine: MachineConfig) -> Iterator[str]:
+    """Disk space by the month, and what of it fewer copies of the examples would save."""
+    price, copies = machine.rates.stored_gigabyte, run.examples.copies
+    monthly = _dollars(found.bytes / GIGABYTE * price)
+    yield ""
+    yield f"storage: {_bytes(found.bytes)}, {monthly} a month (${price:g} per GB)"
+    if found.copies < copies:
+        yield (
+            f"  {found.copies} of {copies} copies suffice for {found.epochs:,.1f} epochs: "
+            f"--set examples.copies={found.copies} saves {_bytes(found.saved)}, "
+            f"{_dollars(found.saved / GIGABYTE * price)} a month"
+        )
+    elif found.copies > copies:
+        yield (
+            f"  {found.epochs:,.1f} epochs read each of {copies} copies "
+            f"{found.epochs / copies:,.1f} times; {found.copies} copies, or "
+            "pretrain.masks = dynamic, have other masks every time"
+        )
+
+
+def _assumptions(machine: MachineConfig) -> Iterator[str]:
+    """Which rates are nobody's measurement, and whether this machine is busy."""
+    assumed = [
+        f"{name} = {value:g}"
+        for name, value in machine.rates.model_dump().items()
+        if name not in machine.rates.model_fields_set
+    ]
+    if assumed:
+        yield ""
+        yield f"assumed, not measured here: {', '.join(assumed)}; set yours in [rates]"
+    load = load_per_core()
+    if load > BUSY:
+        yield (
+            f"this machine is busy now ({load:.1f} processes per core); times are those of a run "
+            "that has it to itself"
+        )
 
 
 def _hours(seconds: float) -> str:

@@ -99,6 +99,23 @@ class GeneralText:
 NO_GENERAL_TEXT = GeneralText()
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long to train."""
+
+    minutes: float = MINUTES
+    """Time, from which the number of steps is estimated."""
+
+    steps: int = 0
+    """Steps, instead of minutes; of pairs, batches."""
+
+    like: str = ""
+    """A run that has made a few of these steps just now, to convert minutes into steps."""
+
+
+TEN_MINUTES = Length()
+
+
 FINETUNE = """\
 [finetune]
 # encoder: a run's name, an artifact's directory, or a Hugging Face folder
@@ -135,8 +152,8 @@ def init(
         raise UsageError("--general and --replay require an encoder; name it with --from")
     name = name or run_name(source)
     directory = model_directory(initial, place.space()) if initial else ""
-    initial = lasting_name(initial, place.space())
-    model = InitialModel(initial, directory) if initial else None
+    given, initial = initial, lasting_name(initial, place.space())
+    model = InitialModel(given, directory, initial) if initial else None
     data: dict[str, object]
     # Not what this command or earlier runs have written there.
     ours = own_files(source, place.space(), *([str(output)] if output else []))
@@ -249,10 +266,9 @@ def continuation(
     place: Place,
     *,
     beside: GeneralText = NO_GENERAL_TEXT,
-    steps: int = 0,
-    minutes: float = MINUTES,
+    length: Length = TEN_MINUTES,
 ) -> str:
-    """The configuration that trains `model` further on the corpus, for `steps` or `minutes`."""
+    """The configuration that trains `model` further on the corpus."""
     on_pairs = model.makes_sentence_vectors
     if on_pairs and beside.is_given:
         raise UsageError(
@@ -268,14 +284,15 @@ def continuation(
 
     # Training on pairs is configured by their number, of which each step takes a batch.
     stage, per_step = ("finetune", PAIR_BATCH) if on_pairs else ("pretrain", 1)
-    if steps:
-        return trained_on(steps * per_step)
+    if length.steps:
+        return trained_on(length.steps * per_step)
     # Twice: the time of a provisional number tells how many fit into the given time.
     units = PROVISIONAL_PAIRS if on_pairs else PROVISIONAL_STEPS
     run = parse(RunConfig, tomllib.loads(trained_on(units)), source="the new configuration")
-    (expected,) = expected_times(run, place.machine(), [stage], space=place.space())
+    space = place.space()
+    (expected,) = expected_times(run, place.machine(), [stage], space=space, like=length.like)
     seconds = max(expected.seconds - START_SECONDS[stage], 1e-3) / units
-    within = int(float(f"{60 * minutes / seconds:.2g}"))  # two significant digits
+    within = int(float(f"{60 * length.minutes / seconds:.2g}"))  # two significant digits
     return trained_on(max(per_step, FEWEST_UNITS, within))
 
 

@@ -98,10 +98,13 @@ class InitialModel:
     """An encoder that training starts from."""
 
     name: str
-    """The value of `pretrain.init`."""
+    """What it is called in messages."""
 
     directory: str
     """A run's artifact, or a folder in Hugging Face's layout."""
+
+    written: str
+    """The value of `pretrain.init`, which holds in any working directory."""
 
     @cached_property
     def files(self) -> "EncoderFiles":
@@ -137,7 +140,7 @@ class InitialModel:
         return PAIRS.format(
             pairs=pairs,
             sources=sources,
-            encoder=tomli_w.dumps({"encoder": self.name}),
+            encoder=tomli_w.dumps({"encoder": self.written}),
             length=min(LONGEST, modules.max_seq_length if modules else positions),
             batch_size=PAIR_BATCH,
         )
@@ -156,7 +159,7 @@ class InitialModel:
         return SETTINGS.format(
             vocabulary=tomli_w.dumps(vocabulary),
             encoder=tomli_w.dumps(shape_table(self.files.config)),
-            init=tomli_w.dumps({"init": self.name}),
+            init=tomli_w.dumps({"init": self.written}),
             length=min(LONGEST, self.files.config.max_position_embeddings),
             steps=steps,
             evaluate_every=max(1, steps // 10),

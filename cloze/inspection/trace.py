@@ -4,7 +4,8 @@ In:  a run, and the number of the example to trace to its document.
 Out: every step with its digest, from the score to the text.
 
 A pre-trained encoder from elsewhere is traced as far as this workspace records it. Examples do not
-name their documents; the document is found by searching for the example's ids.
+name their documents; the document is found by searching for the example's ids. Nor do tokens name
+files; the file is found by reading the corpus until a document has the digest.
 """
 
 from dataclasses import asdict, dataclass
@@ -18,14 +19,20 @@ from cyclopts import Parameter
 from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.progress import say
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import DocumentRow, ExampleRow, tokens_name
 from cloze.artifacts.tokenizer import read_tokenizer_json
+from cloze.flows.config import RunConfig
 from cloze.flows.inventory import ancestors
 from cloze.flows.report.figures import figures, read_summary
 from cloze.flows.workspace import read_record, run_artifact
 from cloze.inspection.inspect_artifact import document_text, example_text
 from cloze.options import PLACE, Place, RunName, reading_artifacts
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
+from cloze.pipeline.readers.documents import place_of
+from cloze.pipeline.readers.input_shards import find_corpus, reader_named
+from cloze.pipeline.text.texts import read_documents
 
 Ids = npt.NDArray[np.int64]
 
@@ -61,15 +68,18 @@ def trace(
     *,
     row: Annotated[int, Parameter(show_default=True)] = 0,
     split: str = "train",
+    file: bool = True,
     place: Place = PLACE,
 ) -> Answer:
     """Trace a run's score back to a document.
 
     :param row: Number of the example to trace, from 0.
     :param split: Split of the example.
+    :param file: Also find the document's file, for which the corpus is read until it is found.
     """
     space = place.space()
-    finished = read_record(space, run).stages
+    record = read_record(space, run)
+    finished = record.stages
     # From the end: the scores if there are any, else the model.
     last = next((stage for stage in ("evaluate", "finetune") if stage in finished), "pretrain")
     found = ancestors(run_artifact(space, run, stage=last), store=space.store)
@@ -102,6 +112,10 @@ def trace(
             TraceStep("document", digest, document.title.partition(", ")[2]),
             TraceStep("text", "", document.text.replace("\n", " ")),
         ]
+        config = RunConfig.model_validate(record.config)
+        if file and config.corpus:
+            where = find_file(values["document_digest"], config.corpus, config.cleaning)
+            steps.append(TraceStep("file", "", where))
     rows = []
     for step in steps:
         more = "…" if len(step.words) > SHOWN_CHARACTERS else ""
@@ -170,6 +184,22 @@ def find_origin(example: TracedExample, tokens: Artifact) -> tuple[FileEntry, in
     # The first document that ends beyond the place contains it.
     row = int(np.searchsorted(ends, places[0], side="right"))
     return entry, row, table.slice(row, 1).to_pylist()[0]
+
+
+def find_file(digest: bytes, corpus: CorpusConfig, cleaning: CleaningConfig) -> str:
+    """Where the document with this digest begins: its file and line, row or ordinal."""
+    found = find_corpus(corpus)
+    readers = {
+        file.path: reader_named(source.reader)
+        for source, files in zip(corpus.sources, found, strict=True)
+        for file in files
+    }
+    size = sum(file.size for files in found for file in files)
+    say(f"looking for the document in {len(readers):,} files, {size / 1e6:,.1f} MB (--no-file: no)")
+    for document in read_documents(corpus, cleaning):
+        if document.digest == digest:
+            return place_of(document.file, document.position, readers[document.file])
+    return "not found: the corpus has changed since"
 
 
 def first_segment(row: ExampleRow) -> Ids:

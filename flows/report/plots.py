@@ -173,7 +173,7 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
     """All seeds of all systems on one axis, with an arrow from the compared system to ours."""
     rows = {
         system.name: SystemRow(
-            label=system_name(system.name),
+            label=system_name(system.name, task),
             colour=COLOURS[system.role],
             scores=scores,
             shown=spread_words(scores),

@@ -73,8 +73,10 @@ def split_name(summary: Summary, split: str) -> str:
     return f"held-out {split} {named}" if 0 < len(named) <= 24 else f"held-out {split}"
 
 
-def system_name(name: str) -> str:
-    """The name of a system in the text."""
+def system_name(name: str, task: TaskScore | None = None) -> str:
+    """The name of a system in the text; an encoder that `task` compares with itself is adapted."""
+    if name == "pretrained" and task and any(one.name == UNTOUCHED for one in task.systems):
+        return "adapted"
     return SYSTEMS.get(name, name.replace("_", " "))
 
 
@@ -120,8 +122,9 @@ def has_random(summary: Summary) -> bool:
 
 
 def verdict_words(comparison: Comparison) -> str:
-    """The verdict on pre-training in one sentence."""
+    """The verdict on pre-training, or on adapting an encoder, in one sentence."""
     against = system_name(comparison.against)
+    training = "Adapting" if comparison.against == UNTOUCHED else "Pre-training"
     amount = in_points(comparison, sign=False)
     margin = f"{100 * WIN_DIFFERENCE:.0f}-point margin"
     seeds = plural(comparison.seeds, "seed")
@@ -130,11 +133,11 @@ def verdict_words(comparison: Comparison) -> str:
     p_value = comparison.corrected
     significance = "" if p_value is None else f" (p = {p_value:.2g})"
     return {
-        "win": f"Pre-training wins: {amount} over {against}{significance}.",
+        "win": f"{training} wins: {amount} over {against}{significance}.",
         "gain": (
             f"A gain of {amount} over {against}{significance}, below the {margin} set in advance."
         ),
-        "loss": f"Pre-training loses: {amount} below {against}{significance}.",
+        "loss": f"{training} loses: {amount} below {against}{significance}.",
         "none": (f"No clear difference from {against}: {in_points(comparison)}{significance}."),
         "undecided": (
             f"{in_points(comparison)} against {against} with {seeds}: no verdict with "

@@ -102,9 +102,27 @@ def took_a_minute(
     execute(Plan(RunConfig.model_validate(small), machine))
     space = workspace(machine.workspace)
     record = read_record(space, "try")
-    minute = record.stages["pretrain"].model_copy(update={"seconds": 60.0})
+    assert record.stages["pretrain"].load is not None
+    minute = record.stages["pretrain"].model_copy(update={"seconds": 60.0, "load": 1.0})
     stages = {**record.stages, "pretrain": minute}
     write_record(record.model_copy(update={"stages": stages}), space)
+
+
+@pytest.mark.usefixtures("took_a_minute")
+@pytest.mark.parametrize(("load", "is_said"), [(1.1, False), (2.6, True), (None, False)])
+def test_an_estimate_from_a_run_beside_other_programs_says_so(
+    small: dict[str, Any], machine: MachineConfig, load: float | None, is_said: bool
+) -> None:
+    space = workspace(machine.workspace)
+    record = read_record(space, "try")
+    stages = {
+        name: stage.model_copy(update={"load": load}) for name, stage in record.stages.items()
+    }
+    write_record(record.model_copy(update={"stages": stages}), space)
+    basis = expected(small, machine, "pretrain")["pretrain"].basis
+    assert basis == "as in run try" + (
+        ", slowed down by other programs (2.6 processes per core)" if is_said else ""
+    )
 
 
 @pytest.mark.usefixtures("took_a_minute")

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_init_from_an_encoder_copies_its_vocabulary_and_shape(cloze: Cloze, begu
     assert Path(table["vocabulary"]["path"]).samefile("encoder/vocab.txt")
     assert table["encoder"]["hidden_size"] == CONFIG.hidden_size
     assert table["encoder"]["max_position_embeddings"] == CONFIG.max_position_embeddings
-    assert table["pretrain"]["init"] == "encoder"
+    assert table["pretrain"]["init"] == str(begun / "encoder")
     planned = cloze("plan", "more.toml")
     assert planned.returncode == 0, planned.stderr
 
@@ -69,7 +70,7 @@ def test_init_from_an_encoder_fine_tunes_it_on_labelled_files(cloze: Cloze, begu
     (begun / "train.csv").write_text(f"text,label\n{rows}")
     done = cloze("init", "train.csv", "--from", "encoder", "--output", "task.toml")
     assert done.returncode == 0, done.stderr
-    assert read_toml(begun / "task.toml")["finetune"]["encoder"] == "encoder"
+    assert read_toml(begun / "task.toml")["finetune"]["encoder"] == str(begun / "encoder")
 
 
 LABEL = "pos\nseed = 7\n#\x1b[2J\x7f\u2028"
@@ -145,7 +146,7 @@ def test_an_incompatible_initial_encoder_is_rejected_before_anything_runs(
     assert cloze("init", "texts", "--from", "encoder", "--output", "more.toml").returncode == 0
     refused = cloze(command, "more.toml", "--set", setting)
     assert refused.returncode == 2
-    assert "pretrain.init = encoder: " in refused.stderr
+    assert f"pretrain.init = {begun / 'encoder'}: " in refused.stderr
     assert message in refused.stderr
     assert not (begun / "runs" / "artifacts").exists()
 
@@ -213,14 +214,15 @@ def test_adapt_reports_the_loss_before_and_after_and_is_reused(cloze: Cloze, beg
     assert done.returncode == 0, done.stderr
     assert "beside the text: scan.pdf" in done.stderr
     lines = done.stdout.splitlines()
-    assert lines[1].startswith("  started from    encoder; MLM loss ")
+    encoder = str(begun / "encoder")
+    assert lines[1].startswith(f"  started from    {encoder}; MLM loss ")
     summary = json.loads((begun / "runs" / "texts" / "summary.json").read_text())
     heldout, general = summary["language_model"]
     assert [one["split"] for one in (heldout, general)] == ["heldout", "general"]
     assert heldout["mlm_loss"] < heldout["initial_mlm_loss"]
     assert general["initial_mlm_loss"] != general["mlm_loss"]
     assert lines[2].startswith("  general text    MLM loss ")
-    assert "Training started from the encoder encoder, not from random weights: MLM loss" in (
+    assert f"Training started from the encoder {encoder}, not from random weights: MLM loss" in (
         begun / "runs" / "texts" / "report.html"
     ).read_text().replace("\n", " ")
     again = cloze(*command)
@@ -360,3 +362,35 @@ def test_questions_that_cannot_decide_are_refused_before_training(
     refused = cloze("adapt", "encoder", "texts", "--evaluate", "few.csv")
     assert "few.csv: 1 questions, expected at least 20 to choose an encoder by" in refused.stderr
     assert not (begun / "texts.toml").exists()
+
+
+@pytest.mark.slow
+def test_the_time_asked_for_is_converted_by_steps_that_were_timed(
+    cloze: Cloze, begun: Path
+) -> None:
+    command = ("adapt", "encoder", "texts", "--minutes", "0.4", "--without-prefect")
+    done = cloze(*command)
+    assert done.returncode == 0, done.stderr
+    assert "timing 3 steps, to find how many fit into 0.4 minutes" in done.stderr
+    steps = read_toml(begun / "texts.toml")["pretrain"]["steps"]
+    assert f"{steps:,} updates of 32 × 16 tokens" in done.stderr
+    assert "it adds no words to the vocabulary" in done.stderr
+    assert "asked for: 0:24" in done.stderr
+    assert sorted(path.parent.name for path in begun.glob("runs/*/run.json")) == ["texts"]
+    again = cloze(*command)
+    assert "0 stages made" in again.stdout
+    assert "timing" not in again.stderr
+
+
+@pytest.mark.slow
+def test_the_time_of_pairs_is_converted_by_a_few_that_were_timed(cloze: Cloze, begun: Path) -> None:
+    with_sentence_modules(begun / "encoder")
+    for number in range(30):
+        (begun / "texts" / f"more{number}.txt").write_text("The list of names.\n\n" * 90)
+    done = cloze(
+        *("adapt", "encoder", "texts", "--minutes", "0.2", "--without-prefect"),
+        *("--set", "pairs.words=8"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+ updates per seed of 256 pairs of passages", done.stderr)
+    assert "it learns no questions and no new words" in done.stderr

@@ -1,10 +1,14 @@
 """`cloze plan`: a run's resources on this machine."""
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import PROJECT
 
 
 def test_every_stage_to_run_has_an_expected_time_and_its_basis(
@@ -47,3 +51,37 @@ def test_widths_that_fp8_products_do_not_support_are_rejected(cloze: Callable[..
     assert done.returncode == 2
     assert 'multiples of 16; use "bf16"' in done.stderr
     assert cloze("plan", "try.toml", *chosen[:2]).returncode == 0
+
+
+PAPER = ("plan", str(PROJECT / "configs" / "wikipedia_books.toml"), "--gigabytes", "16")
+
+
+def test_copies_for_the_epochs_storage_by_the_month_and_assumed_rates_are_said(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    """By hand: 900,000 steps of 256 over 47.1 million examples of 128 are 4.9 epochs."""
+    told = cloze(*PAPER).stdout
+    assert re.search(r"^storage: 26\d GB, \$5\.\d\d a month \(\$0\.02 per GB\)$", told, re.M)
+    saved = "5 of 10 copies suffice for 4.9 epochs: --set examples.copies=5 saves 128 GB, $2.57"
+    assert f"{saved} a month" in told
+    longer = cloze(*PAPER, "--set", "pretrain.steps=4_000_000").stdout
+    assert "19.6 epochs read each of 10 copies 2.0 times; 20 copies, or pretrain.masks" in longer
+    enough = json.loads(cloze(*PAPER, "--set", "examples.copies=5", "--json").stdout)["storage"]
+    assert (enough["copies"], enough["saved"]) == (5, 0.0)
+    dynamic = json.loads(cloze(*PAPER, "--set", "pretrain.masks=dynamic", "--json").stdout)
+    assert dynamic["storage"]["copies"] == 1
+
+    assert "assumed, not measured here: gpu_tflops = 300, step_seconds = 0.01" in told
+    rates = ("gpu_tflops", "step_seconds", "gpu_hour", "core_hour", "core_share")
+    lines = [f"{name} = 1" for name in (*rates, "shuffle_gigabyte", "stored_gigabyte")]
+    (folder / "mine.toml").write_text("[rates]\n" + "\n".join(lines))
+    assert "assumed" not in cloze(*PAPER, "--on", "mine.toml").stdout
+
+
+@pytest.mark.parametrize(("load", "is_said"), [(0.9, False), (3.2, True)])
+def test_a_busy_machine_is_said_to_be_busy(
+    cloze: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, load: float, is_said: bool
+) -> None:
+    monkeypatch.setattr("cloze.execution.planning.load_per_core", lambda: load)
+    told = cloze("plan", "try.toml").stdout
+    assert ("this machine is busy now (3.2 processes per core)" in told) is is_said

@@ -15,7 +15,7 @@ from cloze.artifacts.results import (
 from cloze.artifacts.summary import Pretraining, Summary
 from cloze.flows.report.charts import falling_part
 from cloze.flows.report.page import to_toml
-from cloze.flows.report.plots import crossing, plateau
+from cloze.flows.report.plots import crossing, plateau, task_spread
 from cloze.flows.report.units import (
     THIN,
     duration,
@@ -34,6 +34,7 @@ from cloze.flows.report.wording import (
     lede,
     search_found,
     spread_words,
+    system_name,
     task_name,
     task_sizes,
     verdict_sentence,
@@ -97,6 +98,11 @@ def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
     assert found.partition("queries")[2].startswith(advice)
     assert ("no better" in found) == (gain < 0)
     assert search_found(tagging()) == ""
+    shown = task_spread(task, split="test")
+    assert ">adapted<" in shown
+    assert "pre-trained" not in shown
+    assert "Adapting" in verdict_words(task.comparisons[0].model_copy(update={"outcome": "loss"}))
+    assert system_name("pretrained", tagging()) == "pre-trained"
 
 
 @pytest.mark.parametrize(
