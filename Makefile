@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 DATAFLOW := .venv-dataflow
 DOCS := .venv-docs
 TRACKERS := build/trackers
+NEWEST := .venv-newest
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
 # Without bf16 matrix products a step takes six times as long, so the demo then makes fewer of them.
 # The processor decides, not a measurement: the same command must find the same artifacts again.
@@ -25,10 +26,14 @@ PIP_OPTIONS := -q --no-compile --use-pep517 -c constraints.txt
 # What tests import, besides what Cloze does.
 TESTED := pytest xdist.plugin hypothesis coverage datasets transformers.models.bert.modeling_bert sentence_transformers
 
+# What shows that a library computes what it computed: every stage, golden digests, and transformers' numbers.
+SAME_AS_EVER := tests/test_golden_run.py tests/model/encoder/test_parity.py \
+	tests/pipeline/test_vocabulary.py tests/pipeline/test_tokens.py tests/pipeline/test_examples.py
+
 # Many tests wait for a single-threaded program; tests in one file share ports, so they run together.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help setup setup-dev demo test test-ci test-all test-dataflow test-trackers fuzz schedules cuts check format docs bench clean
+.PHONY: help setup setup-dev demo test test-ci test-all test-dataflow test-trackers test-newest fuzz schedules cuts check format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -68,6 +73,10 @@ test-dataflow: $(DATAFLOW)/.installed ## translate the Beam graphs for Dataflow,
 test-trackers: $(TRACKERS)/.installed ## test logging to the real MLflow and Weights & Biases, which `dev` does not install
 	PYTHONPATH=$(abspath $(TRACKERS)) $(BIN)/python -m pytest tests/model/training/test_trackers.py
 
+test-newest: $(NEWEST)/.installed ## test the smoke run, golden digests and parity with the newest packages that our ranges admit, in a separate environment
+	$(NEWEST)/bin/pip list --format=freeze | grep -E '^(torch|pyarrow|prefect|apache-beam|deepspeed|transformers|numpy)='
+	$(NEWEST)/bin/python -m pytest -W default -m "not slow and not gpu" $(SAME_AS_EVER)
+
 check: $(VENV)/.installed-dev ## lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -84,7 +93,7 @@ bench: $(VENV)/.installed-dev ## run the benchmarks that need nothing but this p
 	$(BIN)/python -m benchmarks
 
 clean: ## remove environments and caches, but no runs
-	rm -rf $(VENV) $(DATAFLOW) $(DOCS) $(TRACKERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(DATAFLOW) $(DOCS) $(TRACKERS) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Cloze needs Python 3.11 or newer; make PYTHON=python3.11 ...")'
@@ -109,6 +118,15 @@ $(DATAFLOW)/.installed: pyproject.toml constraints.txt
 # Outside .venv, since DeepSpeed imports MLflow if it is installed.
 $(TRACKERS)/.installed: $(VENV)/.installed-dev
 	$(BIN)/pip install $(PIP_OPTIONS) --target $(TRACKERS) --upgrade mlflow-skinny sqlalchemy wandb
+	touch $@
+
+# Without constraints.txt: the newest of everything. Two packages are the smoke run's corpus, so they are pinned.
+$(NEWEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install -q --no-compile --use-pep517 --upgrade torch
+	$(NEWEST)/bin/pip install -q --no-compile --use-pep517 --upgrade --upgrade-strategy eager -e '.[pipeline,model,flows]' \
+		datasets hypothesis pytest pytest-xdist sentence-transformers transformers zstandard \
+		$$(grep -E '^(fsspec|joblib|networkx)==' constraints.txt)
 	touch $@
 
 # The site is built from the source's syntax tree, so none of the code's dependencies are needed.

@@ -31,6 +31,7 @@ from cloze.execution.run import WithoutPrefect, run
 from cloze.flows.config import RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.locks import locked
+from cloze.flows.report.units import plural
 from cloze.flows.variants import Settings, changed
 from cloze.flows.workspace import RunRecord, read_record, writable_workspace
 from cloze.inference.input_texts import ModelName
@@ -41,8 +42,8 @@ from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
 from cloze.options import TARGET, Target, lasting_name, model_directory
 
-TRIAL_STEPS = 3
-"""Steps that are made to time them; of pairs, batches."""
+TRIAL_STEPS, TRIAL_BATCHES = 3, 1
+"""Steps that are made to time them; of pairs, batches, which take as long as many steps."""
 
 TRIAL_PAIRS = 32
 """Pairs on which they are evaluated."""
@@ -165,8 +166,9 @@ def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: C
             found, name, initial, target, beside=how, length=Length(steps=how.steps)
         )
     began, trial = time.monotonic(), f"{name}-trial"
-    say(f"timing {TRIAL_STEPS} steps, to find how many fit into {how.minutes:g} minutes")
-    text = continuation(found, trial, initial, target, beside=how, length=Length(steps=TRIAL_STEPS))
+    few = TRIAL_BATCHES if initial.makes_sentence_vectors else TRIAL_STEPS
+    say(f"timing {plural(few, 'step')}, to find how many fit into {how.minutes:g} minutes")
+    text = continuation(found, trial, initial, target, beside=how, length=Length(steps=few))
     brief = parse(RunConfig, tomllib.loads(text), source="the trial")
     stage = "pretrain"
     if initial.makes_sentence_vectors:

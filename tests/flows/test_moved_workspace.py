@@ -116,3 +116,28 @@ def words(value: object) -> list[str]:
         return [value]
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [word for item in inside for word in words(item)]
+
+
+def test_a_backup_put_back_is_reused_and_what_it_lacks_is_made_again(
+    made: Path, answer: Answers, tmp_path: Path
+) -> None:
+    """The backup is a tar file; the second one lacks what can be made again."""
+    whole = shutil.make_archive(str(tmp_path / "whole"), "tar", made.parent, "runs")
+    shutil.rmtree(made / "artifacts" / "examples")
+    few = shutil.make_archive(str(tmp_path / "few"), "tar", made.parent, "runs")
+    (victim,) = (made / "artifacts" / "tokens").glob("*/content.*.json")
+    for backup, again in ((whole, set()), (few, {"examples"})):
+        shutil.rmtree(made)
+        shutil.unpack_archive(backup, made.parent, filter="data")
+        found = answer("report", "try.toml", "--workspace", str(made))
+        assert found
+        record = json.loads((made / "try" / "run.json").read_text())
+        states = {stage: one["state"] for stage, one in record["stages"].items()}
+        assert {stage for stage, state in states.items() if state == "made"} == again
+
+    # damage done on the way is found, and mended
+    victim.write_text("{}")
+    answer("report", "try.toml", "--workspace", str(made))
+    record = json.loads((made / "try" / "run.json").read_text())
+    assert record["stages"]["tokens"]["state"] == "made"
+    assert record["stages"]["examples"]["state"] == "reused"
