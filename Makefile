@@ -120,13 +120,14 @@ $(TRACKERS)/.installed: $(VENV)/.installed-dev
 	$(BIN)/pip install $(PIP_OPTIONS) --target $(TRACKERS) --upgrade mlflow-skinny sqlalchemy wandb
 	touch $@
 
-# Without constraints.txt: the newest of everything. Two packages are the smoke run's corpus, so they are pinned.
+# Without constraints.txt: the newest of everything, and of pyarrow, which Beam holds back. What the smoke run reads is pinned.
 $(NEWEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/pip install -q --no-compile --use-pep517 --upgrade torch
 	$(NEWEST)/bin/pip install -q --no-compile --use-pep517 --upgrade --upgrade-strategy eager -e '.[pipeline,model,flows]' \
 		datasets hypothesis pytest pytest-xdist sentence-transformers transformers zstandard \
 		$$(grep -E '^(fsspec|joblib|networkx)==' constraints.txt)
+	$(NEWEST)/bin/pip install -q --no-compile --no-deps --upgrade pyarrow
 	touch $@
 
 # The site is built from the source's syntax tree, so none of the code's dependencies are needed.

@@ -101,7 +101,7 @@ def adapt(
     if asked:
         # Before hours of training.
         questions_that_decide(asked)
-        start = InitialModel(model, model_directory(model, target.space()))
+        start = InitialModel(model, model_directory(model, target.space()), model)
         if not start.makes_sentence_vectors:
             raise UsageError(
                 f"--evaluate {asked}: {model} is no sentence encoder, so search does not decide "
