@@ -102,6 +102,9 @@ def plan(
         lines += _assumptions(machine)
     written = write_tables(found or Plan(run, machine)) if tables else []
     lines += [f"table: {file}" for file in written]
+    tabled = {file.stem for file in written}
+    if tables and (later := [name for name in to_run if name not in tabled]):
+        lines.append(f"no table yet: {', '.join(later)}, whose inputs the stages before them make")
     data["stages"] = [step.model_dump(mode="json") for step in found.steps] if found else []
     data["tables"] = [str(file) for file in written]
     return Answer(data, "\n".join(lines).lstrip("\n"), target.json)

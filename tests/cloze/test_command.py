@@ -187,6 +187,8 @@ def test_plan_writes_the_tables_of_stages_that_are_ready(cloze: Cloze, folder: P
     told = json.loads(cloze("plan", "try.toml", "--tables", "--json").stdout)
     assert told["stages"][0]["action"] == "reuse"
     assert [Path(table).stem for table in told["tables"]] == ["tokens"]
+    shown = cloze("plan", "try.toml", "--tables").stdout.splitlines()
+    assert shown[-1].startswith("no table yet: examples, pretrain, ")
 
 
 def test_plan_estimates_a_corpus_that_is_elsewhere(cloze: Cloze, folder: Path) -> None:
@@ -195,6 +197,20 @@ def test_plan_estimates_a_corpus_that_is_elsewhere(cloze: Cloze, folder: Path) -
     found = json.loads(cloze("plan", "try.toml", "--gigabytes", "300", "--json").stdout)
     assert found["stages"] == []
     assert found["preparation"]["text_bytes"] == 300e9
+    (folder / "dataflow.toml").write_text(
+        'workspace = "gs://bucket/runs"\n[pipeline]\nrunner = "DataflowRunner"\n'
+        '[pipeline.options]\nmax_num_workers = 64\nmachine_type = "n2-standard-4"\n'
+    )
+    sized = ("plan", "try.toml", "--corpus-bytes", "10TB", "--on", "dataflow.toml")
+    shown = cloze(*sized).stdout
+    assert "on Dataflow: at most 64 workers of 4 vCPUs and 16 GB" in shown
+    assert "does NOT fit" in shown and "number_of_worker_harness_threads = 1" in shown
+    found = json.loads(cloze(*sized, "--json").stdout)
+    assert (found["preparation"]["text_bytes"], found["dataflow"]["fits"]) == (1e13, False)
+    for wrong in ("many", "10XB", "-1GB", "0"):
+        refused = cloze("plan", "try.toml", f"--corpus-bytes={wrong}")
+        assert refused.returncode == 2
+        assert "expected a size such as 10TB" in refused.stderr
 
 
 def test_a_machine_file_and_the_workspace_option_select_the_workspace(
