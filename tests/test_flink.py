@@ -1,7 +1,7 @@
-"""The cluster of infra/flink, and preparation on it and on Prism where their programs are at hand.
+"""The cluster of infra/flink, and preparation on it where its programs are at hand.
 
 `CLOZE_FLINK` names a folder with Flink's `lib/`, `CLOZE_FLINK_JOB_SERVER` the jar of Beam's job
-server, `CLOZE_PRISM` Prism's program.
+server.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE, free_port, wait_for
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).resolve().parent.parent / "infra" / "flink" / "cluster.sh"
-FLINK, JAR, PRISM = map(os.environ.get, ("CLOZE_FLINK", "CLOZE_FLINK_JOB_SERVER", "CLOZE_PRISM"))
+FLINK, JAR = map(os.environ.get, ("CLOZE_FLINK", "CLOZE_FLINK_JOB_SERVER"))
 wants_flink = pytest.mark.skipif(
     not (FLINK and shutil.which("java")), reason="wants Java, and CLOZE_FLINK, Flink's folder"
 )
@@ -39,8 +39,7 @@ heldout_share = 0.2
 [vocabulary]
 size = 300
 """
-MACHINES = {
-    "flink": """
+MACHINE = """
 [pipeline]
 runner = "FlinkRunner"
 [pipeline.options]
@@ -48,14 +47,7 @@ job_endpoint = "127.0.0.1:{JOB_PORT}"
 parallelism = 2
 environment_type = "EXTERNAL"
 environment_config = "localhost:{POOL_PORT}"
-""",
-    "prism": f"""
-[pipeline]
-runner = "PrismRunner"
-[pipeline.options]
-prism_location = "{PRISM}"
-""",
-}
+"""
 PORTS = ("REST_PORT", "RPC_PORT", "JOB_PORT", "POOL_PORT")
 
 
@@ -134,7 +126,7 @@ def test_flink_makes_the_bytes_that_are_made_here_though_a_task_manager_dies(
     expected = corpus(tmp_path)
     with cluster(tmp_path / "flink", str(JAR)) as ports:
         wait_for(lambda: registered(ports) == 2, what="two TaskManagers")
-        (tmp_path / "machine.toml").write_text(MACHINES["flink"].format(**ports))
+        (tmp_path / "machine.toml").write_text(MACHINE.format(**ports))
         argv, environment = command(
             *("prepare", "local.toml", "--on", "machine.toml", "--workspace", "runs", "--json")
         )
@@ -154,15 +146,3 @@ def test_flink_makes_the_bytes_that_are_made_here_though_a_task_manager_dies(
             output, said = running.communicate(timeout=2 * PATIENCE)
         assert running.returncode == 0, said
     assert digests(output) == expected
-
-
-@pytest.mark.skipif(not PRISM, reason="wants CLOZE_PRISM, Prism's program")
-def test_prism_makes_the_bytes_that_are_made_here(tmp_path: Path) -> None:
-    expected = corpus(tmp_path)
-    (tmp_path / "machine.toml").write_text(MACHINES["prism"])
-    done = cloze(
-        *("prepare", "local.toml", "--on", "machine.toml", "--workspace", "runs", "--json"),
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert digests(done.stdout) == expected

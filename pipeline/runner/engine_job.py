@@ -343,6 +343,9 @@ class DaskResult(PipelineResult):
         super().__init__(PipelineState.RUNNING)  # type: ignore[no-untyped-call]
         self._client: Any = submitted.client
         self._futures: Any = submitted.futures
+        # A lost scheduler is told of in one line (`error`), not in tracebacks of its client, whose
+        # level Dask has set by now.
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
 
     @property
     def state(self) -> str:
@@ -397,8 +400,6 @@ def dask_partitions(options: Sequence[str]) -> int:
 
 def submit_to_dask(pipeline: Pipeline) -> DaskResult:
     """Submit the whole graph to the scheduler."""
-    # a lost scheduler is told of in one line (`DaskResult.error`), not in tracebacks of its client
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         return DaskResult(pipeline.run())
     except OSError as error:  # what Dask raises if there is no scheduler
