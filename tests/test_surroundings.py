@@ -120,7 +120,7 @@ def test_a_full_disk_is_the_reason_a_run_gives_and_with_room_it_goes_on_to_the_s
     workspace = small_disk / "runs"
     prepare = ("prepare", *SMOKE, "--workspace", str(workspace))
     full = cloze(*prepare)
-    errors = [line for line in full.stderr.splitlines() if "error" in line]
+    errors = [line for line in full.stderr.splitlines() if line.startswith("error")]
     assert len(errors) == 1, full.stderr
     assert "no room to write (No space left on device; " in errors[0]
     assert "make room: finished parts are kept, run the same command to resume" in errors[0]

@@ -182,6 +182,7 @@ def run_job(
     def fail(error: ClozeError) -> None:
         send(event="failed", kind=type(error).__name__, text=str(error))
 
+    threading.excepthook = _report_but_closed_streams
     try:
         # Workers are forked first of all: the runner starts gRPC, and gRPC does not survive a fork.
         environment: environments.Environment = environments.EmbeddedPythonGrpcEnvironment.default()
@@ -192,6 +193,14 @@ def run_job(
         send(event="done")
     except ClozeError as error:
         fail(error)
+
+
+def _report_but_closed_streams(raised: threading.ExceptHookArgs) -> None:
+    """Report what a thread raised, unless it is Beam's reader of a stream that was closed."""
+    # At the end Beam closes its streams while a thread still reads from them, which then prints a
+    # traceback below a job that succeeded. If a stream breaks earlier, the job itself fails.
+    if raised.exc_type is not grpc.RpcError:
+        threading.__excepthook__(raised)
 
 
 def _run_pipeline(

@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from functools import partial
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
@@ -47,6 +49,17 @@ def write_unit(unit: int, *, folder: str, queue: WorkQueue, slow: int | None = N
 def check_unit(unit: int, *, folder: str) -> int:
     assert len([path for path in Path(folder).iterdir() if not path.suffix]) == UNITS
     Path(folder, f"{unit}.checked").touch(exist_ok=False)
+    return unit
+
+
+def raise_in_threads(unit: int) -> int:
+    def fail(error: Exception) -> None:
+        raise error
+
+    for error in (grpc.RpcError("closed"), ValueError("a fault")):
+        thread = threading.Thread(target=fail, args=(error,))
+        thread.start()
+        thread.join()
     return unit
 
 
@@ -105,6 +118,13 @@ def test_every_unit_is_done_and_reported(mode, tmp_path, capfd):
     assert progress.done == UNITS * 1.5
     assert "12/12 MB" in capfd.readouterr().err
     assert processes_of_this_session() == before
+
+
+def test_what_threads_raise_is_shown_but_for_closed_streams(capfd):
+    run(raise_in_threads, mode="threads")
+    shown = capfd.readouterr().err
+    assert "ValueError: a fault" in shown
+    assert "RpcError" not in shown
 
 
 def test_processes_share_the_work_and_who_is_slower_takes_less(tmp_path, capfd):
