@@ -84,13 +84,18 @@ class Target(Place):
     """Override a field of the configuration, `--set pretrain.steps=100`, or of the machine file,
     `--set training.tensorboard=logs`. Repeatable."""
 
+    @property
+    def settings_of_run(self) -> list[str]:
+        """Overrides of the run's configuration."""
+        return [one for one in self.set if not _is_of_the_machine(one)]
+
     def read(self, config: Path) -> tuple[RunConfig, MachineConfig]:
         """The configurations of run and machine, with models and examples as directories.
 
         Each is parsed once, and looked at no more than that by whoever plans or executes the run.
         """
-        settings = [one for one in self.set if not _is_of_the_machine(one)]
-        run = parse(RunConfig, override(read_toml(config), settings), source=config)
+        table = override(read_toml(config), self.settings_of_run)
+        run = parse(RunConfig, table, source=config)
         if run.pretrain.continue_from == run.name:
             raise UsageError(
                 f"pretrain.continue_from = {run.name}: a run cannot continue itself; give the "

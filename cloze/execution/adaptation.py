@@ -21,7 +21,7 @@ from cyclopts import Parameter
 
 from cloze.answer import Answer
 from cloze.artifacts import filesystem
-from cloze.artifacts.config import parse
+from cloze.artifacts.config import override, parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.progress import clock, say
@@ -169,7 +169,8 @@ def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: C
     few = TRIAL_BATCHES if initial.makes_sentence_vectors else TRIAL_STEPS
     say(f"timing {plural(few, 'step')}, to find how many fit into {how.minutes:g} minutes")
     text = continuation(found, trial, initial, target, beside=how, length=Length(steps=few))
-    brief = parse(RunConfig, tomllib.loads(text), source="the trial")
+    table = override(tomllib.loads(text), target.settings_of_run)
+    brief = parse(RunConfig, {**table, "name": trial}, source="the trial")
     stage = "pretrain"
     if initial.makes_sentence_vectors:
         stage = "finetune"

@@ -123,10 +123,14 @@ def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | Non
     return printed
 
 
+LINE_END = "\r\n"
+
+
 def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iterator[str]:
     """A header and one line per row: a column for each label's probability, a cell for a list."""
     line = io.StringIO(newline="")
-    writer = csv.writer(line, delimiter=delimiter, lineterminator="")
+    # Cells are quoted if they contain a character of the line's end, which is taken off again.
+    writer = csv.writer(line, delimiter=delimiter, lineterminator=LINE_END)
 
     def written(cells: Iterable[JsonValue]) -> str:
         if delimiter == "\t":  # read without quoting, so a cell cannot contain a separator
@@ -134,7 +138,7 @@ def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iter
         line.seek(0)
         line.truncate()
         writer.writerow(plain(cell) for cell in cells)
-        return line.getvalue()
+        return line.getvalue().removesuffix(LINE_END)
 
     def plain(cell: JsonValue) -> JsonValue:
         if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
