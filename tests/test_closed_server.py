@@ -105,6 +105,7 @@ def test_the_secret_is_its_users_alone(served: Deployment) -> None:
     assert served.environment["PREFECT_API_AUTH_STRING"] not in " ".join(served.run.processes())
 
 
+@pytest.mark.slow
 def test_prefects_page_in_a_browser_calls_nobody_else(served: Deployment, tmp_path: Path) -> None:
     """Prefect's page has a client of an analytics service, which its settings do not turn off."""
     address = served.url.removesuffix("/api")
