@@ -20,7 +20,7 @@ import pkgutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ from cloze.model.encoder.operations.dropout import Noise, dropout, noise_from
 from cloze.model.encoder.operations.grouped_attention import Attend, attention_kernel
 from cloze.model.encoder.operations.products import wide
 from cloze.model.encoder.operations.residual import LayerNorm
+from cloze.model.encoder.packed_layers import PackedLayers, packable
 
 # T tokens of all sequences, P positions among them, M of them masked, B sequences, V vocabulary,
 # H width
@@ -99,6 +100,7 @@ class Encoder(nn.Module):
         self.attention = attention
         self.checkpoint_activations = checkpoint_activations
         self._is_compiled = False
+        self._packed: PackedLayers | None = None
         other = OTHER_LAYERS.get(config.layer_type)
         self._other: LayerClass | None = pkgutil.resolve_name(other) if other else None
         self.embeddings = Embeddings(config, vocabulary_size)
@@ -166,6 +168,10 @@ class Encoder(nn.Module):
                 f"{self.config.max_position_embeddings} positions; truncate the input, or "
                 "raise encoder.max_position_embeddings"
             )
+        if self._packed is not None and not torch.is_grad_enabled():
+            packed = self._packed.states(self.embeddings(batch, None), batch)
+            if packed is not None:
+                return list(packed)
         noise = None
         if self.training:
             seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout
@@ -194,6 +200,23 @@ class Encoder(nn.Module):
         if self.layer_norm is not None:
             states[-1] = self.layer_norm(states[-1])
         return [state[:tokens] for state in states] if batch.tokens > tokens else states
+
+    def pack(self, *, int8: bool = False) -> bool:
+        """Pack the layers for inference on a CPU, if there are kernels for them; whether there are.
+
+        Until `train`, parameters of the layers must not be changed: results without gradients would
+        not follow. On another device or in another dtype, the layers are computed unpacked.
+        """
+        self._packed = None
+        if packable(self.config, self.embeddings.word_embeddings.weight, int8=int8):
+            self._packed = PackedLayers(self.layers, self.config, int8=int8)
+        return self._packed is not None
+
+    def train(self, mode: bool = True) -> Self:
+        """As in torch; layers that are about to be trained are unpacked."""
+        if mode:
+            self._packed = None
+        return super().train(mode)
 
     def compile_layers(self) -> None:
         """Compile the layers with torch: one compilation for all layers and lengths.

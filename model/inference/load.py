@@ -342,6 +342,7 @@ def model_of(
     module.load_state_dict({**missing, **files.parameters}, assign=True)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
+    module.encoder.pack()
     return Model(module, files.tokenizer, files.fills_masks, files.has_pooler, files.modules)
 
 

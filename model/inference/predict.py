@@ -220,4 +220,7 @@ def load_predictor(
             "not predictions; use it with `cloze search` or `cloze embed`"
         )
     where, chosen = placed(device, precision)
-    return Predictor(model.to(where), saved, tokenizer, chosen)
+    model.to(where)
+    if chosen == "fp32":  # in bf16, parameters are rounded for every batch
+        model.encoder.pack()
+    return Predictor(model, saved, tokenizer, chosen)

@@ -9,8 +9,6 @@
  * backward pass recomputes them. Products work on whole tiles, padded with zeros along their depth,
  * and elsewhere with anything; everything else, on the keys and the lanes of queries that exist. */
 #define SIDE 128
-/* Products read operands in units of 32 bits: pairs of bfloat16, or one float32 each */
-#define PAIR ((idx)(4 / sizeof(real)))
 /* Strides of operands and of 32-bit values: an odd number of cache lines, so that the sixteen lines
  * of a tile fall into different cache sets */
 #define LINE (SIDE + 16 * PAIR)
@@ -30,19 +28,6 @@ typedef real Lines[SIDE * LINE + PAIR * UNUSED];
 /* right operand, [depth / PAIR, columns]: pairs of lines */
 typedef pair Pairs[SIDE / PAIR * ROW + UNUSED];
 typedef float Matrix[SIDE * ROW + UNUSED];
-
-/* sum += product of a pair with the pair in each column */
-static inline lanes add_products(lanes sum, pair x, pairs line) {
-#if defined(FLOAT32)
-    float factor;
-    memcpy(&factor, &x, 4);
-    return sum + factor * (lanes)line;
-#elif defined(HAS_BF16_PRODUCTS)
-    return (lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(x), (__m512bh)line);
-#else
-    return sum + wide(x) * (lanes)(line << 16) + wide(x >> 16) * (lanes)(line & 0xffff0000);
-#endif
-}
 
 #if defined(MAY_HAVE_TILES)
 /* c = a b for a depth of at most two tiles: those of a stay in registers for all columns. Of the
@@ -294,17 +279,6 @@ static inline lanes power_of_two(lanes x) {
 }
 
 #define LOG2E 1.44269504f
-
-/* Arguments common to both passes: see attention_forward */
-typedef struct {
-    idx sequences, heads, width, tokens, before, after;
-    const int64_t *starts, *lengths, *numbers, *sides;
-    const real *parts;
-    const float *cosine, *sine;
-    idx stream;
-    int limit;
-    float scale;
-} Attention;
 
 /* One head of one sequence */
 typedef struct {
@@ -626,6 +600,25 @@ static void head_forward(const Head *h, idx begin, idx end, Workspace *w, Keys *
     }
 }
 
+void attend(const Attention *a, real *out, float *log_sums) {
+    /* Keys are prepared once for all queries of a head, unless there are fewer heads than threads.
+     * */
+    idx longest = longest_of(a), of_all = maximum(a->sequences * a->heads, 1);
+    idx threads = omp_get_num_threads();
+    idx pieces = maximum(minimum((longest + SIDE - 1) / SIDE, (threads + of_all - 1) / of_all), 1);
+    Workspace *w = take_workspace(longest, sizeof(Keys));
+#pragma omp for schedule(dynamic)
+    for (idx at = 0; at < a->sequences * a->heads * pieces; at++) {
+        Head h = head_of(a, at / pieces);
+        idx blocks = (h.length + SIDE - 1) / SIDE, piece = at % pieces;
+        idx begin = blocks * piece / pieces * SIDE, end = blocks * (piece + 1) / pieces * SIDE;
+        if (begin < end)
+            head_forward(&h, begin, minimum(end, h.length), w, (Keys *)(w + 1), out + h.first,
+                         log_sums + h.statistics);
+    }
+    release_workspace();
+}
+
 /* parts [tokens, 3, heads, width <= SIDE]: query, key and value. places [4, sequences]: per
  * sequence its first token, its length, the first random number that belongs to it, and the random
  * numbers per query, a multiple of four; a head uses that number squared. A query sees `before`
@@ -652,25 +645,8 @@ void attention_forward(idx sequences, idx heads, idx width, const int64_t *place
                    stream,
                    limit,
                    scale};
-    /* Keys are prepared once for all queries of a head, unless there are fewer heads than threads.
-     * */
-    idx longest = longest_of(&a), of_all = maximum(sequences * heads, 1);
-    idx threads = omp_get_max_threads();
-    idx pieces = maximum(minimum((longest + SIDE - 1) / SIDE, (threads + of_all - 1) / of_all), 1);
 #pragma omp parallel
-    {
-        Workspace *w = take_workspace(longest, sizeof(Keys));
-#pragma omp for schedule(dynamic)
-        for (idx at = 0; at < sequences * heads * pieces; at++) {
-            Head h = head_of(&a, at / pieces);
-            idx blocks = (h.length + SIDE - 1) / SIDE, piece = at % pieces;
-            idx begin = blocks * piece / pieces * SIDE, end = blocks * (piece + 1) / pieces * SIDE;
-            if (begin < end)
-                head_forward(&h, begin, minimum(end, h.length), w, (Keys *)(w + 1), out + h.first,
-                             log_sums + h.statistics);
-        }
-        release_workspace();
-    }
+    attend(&a, out, log_sums);
 }
 
 /* Some tokens in the form of each operand, and their softmax statistics */

@@ -19,31 +19,6 @@ void *scratch(size_t bytes) {
     return kept;
 }
 
-/* GELU and its derivative. Tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3). Exact
- * form: x Phi(x), with erf by Abramowitz & Stegun 7.1.26, error 1.5e-7. */
-
-typedef struct {
-    float value, slope;
-} Gelu;
-
-static inline Gelu gelu_tanh(float x) {
-    float square = x * x;
-    float u = 0.7978845608f * (x + 0.044715f * x * square);
-    float s = 1.0f / (1.0f + exponential(-2.0f * u));
-    float inner = 2.0f * 0.7978845608f * (1.0f + 0.134145f * square);
-    return (Gelu){x * s, s + x * s * (1.0f - s) * inner};
-}
-
-static inline Gelu gelu_erf(float x) {
-    float e = exponential(-0.5f * x * x), t = 1.0f / (1.0f + 0.2316419f * fabsf(x));
-    float tail =
-        t * (0.254829592f +
-             t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-    float upper = 0.5f * tail * e; /* 1 - Phi(|x|) */
-    float cdf = x < 0.0f ? upper : 1.0f - upper;
-    return (Gelu){x * cdf, cdf + x * 0.3989422804f * e};
-}
-
 /* words [count]: the first words of a stream */
 void random_words(idx count, idx stream, uint64_t *words) {
 #pragma omp parallel for schedule(static)

@@ -262,6 +262,18 @@ def rotated(parts_T3AK: Tensor, cosine_TK: Tensor | None, sine_TK: Tensor | None
     return torch.cat((turned_T2AK, parts_T3AK[:, 2:]), dim=1)
 
 
+def sight_of(config: EncoderConfig, *, reach: int | None = None) -> tuple[int, int]:
+    """Tokens before and after itself that a query sees.
+
+    An encoder that reads right to left sees none before it.
+    """
+    far = FAR if reach is None else reach
+    return (
+        0 if config.attention_direction == "right_to_left" else far,
+        0 if config.attention_direction == "left_to_right" else far,
+    )
+
+
 class GroupedAttention:
     """The attention of one batch, for all layers."""
 
@@ -278,13 +290,7 @@ class GroupedAttention:
         `theta`: base of rotary positions.
         """
         self.heads = config.num_attention_heads
-        reach = FAR if reach is None else reach
-        # Tokens before and after itself that a query sees. An encoder that reads right to left sees
-        # none before it.
-        self.sight = (
-            0 if config.attention_direction == "right_to_left" else reach,
-            0 if config.attention_direction == "left_to_right" else reach,
-        )
+        self.sight = sight_of(config, reach=reach)
         self.dropout_prob = config.attention_probs_dropout_prob
         self.width = config.hidden_size // config.num_attention_heads
         self.factor = 1 / math.sqrt(self.width)

@@ -108,6 +108,31 @@ static inline float exponential(float x) {
     return p * power;
 }
 
+/* GELU and its derivative. Tanh form: x s with s = 1 / (1 + e^-2u), u = c (x + 0.044715 x^3). Exact
+ * form: x Phi(x), with erf by Abramowitz & Stegun 7.1.26, error 1.5e-7. */
+
+typedef struct {
+    float value, slope;
+} Gelu;
+
+static inline Gelu gelu_tanh(float x) {
+    float square = x * x;
+    float u = 0.7978845608f * (x + 0.044715f * x * square);
+    float s = 1.0f / (1.0f + exponential(-2.0f * u));
+    float inner = 2.0f * 0.7978845608f * (1.0f + 0.134145f * square);
+    return (Gelu){x * s, s + x * s * (1.0f - s) * inner};
+}
+
+static inline Gelu gelu_erf(float x) {
+    float e = exponential(-0.5f * x * x), t = 1.0f / (1.0f + 0.2316419f * fabsf(x));
+    float tail =
+        t * (0.254829592f +
+             t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    float upper = 0.5f * tail * e; /* 1 - Phi(|x|) */
+    float cdf = x < 0.0f ? upper : 1.0f - upper;
+    return (Gelu){x * cdf, cdf + x * 0.3989422804f * e};
+}
+
 /* Dropout: value number i of a stream has 16 random bits, a quarter of SplitMix64's output number i
  * / 4 (artifacts/rng.py). It is kept unless their low 15 bits are below `limit`; limit 0 keeps all.
  * */
@@ -142,7 +167,24 @@ typedef int32_t integers __attribute__((vector_size(4 * LANES)));
 static inline idx minimum(idx a, idx b) { return a < b ? a : b; }
 static inline idx maximum(idx a, idx b) { return a > b ? a : b; }
 static inline idx padded(idx count) { return (count + TILE - 1) / TILE * TILE; }
+static inline idx quotient_up(idx count, idx size) { return (count + size - 1) / size; }
 static inline idx in_lanes(idx count) { return (count + LANES - 1) / LANES * LANES; }
+
+/* Products read operands in units of 32 bits: pairs of bfloat16, or one float32 each */
+#define PAIR ((idx)(4 / sizeof(real)))
+
+/* sum += product of a pair with the pair in each column */
+static inline lanes add_products(lanes sum, pair x, pairs line) {
+#if defined(FLOAT32)
+    float factor;
+    memcpy(&factor, &x, 4);
+    return sum + factor * (lanes)line;
+#elif defined(HAS_BF16_PRODUCTS)
+    return (lanes)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(x), (__m512bh)line);
+#else
+    return sum + wide(x) * (lanes)(line << 16) + wide(x >> 16) * (lanes)(line & 0xffff0000);
+#endif
+}
 
 #if defined(MAY_HAVE_TILES)
 /* Whether the kernel grants this process the matrix unit, which must be requested */
@@ -203,6 +245,20 @@ static inline void transpose_pairs(idx rows, idx columns, const pair *in, idx st
         }
 }
 
+/* The attention of one batch: its arguments are those of attention_forward */
+typedef struct {
+    idx sequences, heads, width, tokens, before, after;
+    const int64_t *starts, *lengths, *numbers, *sides;
+    const real *parts;
+    const float *cosine, *sine;
+    idx stream;
+    int limit;
+    float scale;
+} Attention;
+
+/* attention_forward by the threads of the parallel region from which all of them call it */
+__attribute__((visibility("hidden"))) void attend(const Attention *a, real *out, float *log_sums);
+
 /* ---- called from Python; what they do is said where they are defined ---- */
 
 /* elementwise.c */
@@ -239,6 +295,16 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
                         idx before, idx after, const real *parts, const float *cosine,
                         const float *sine, idx stream, int limit, float scale, const real *out,
                         const float *log_sums, const real *gradient, real *dparts);
+
+/* inference.c */
+
+void pack_weight(idx depth, idx columns, const real *weight, idx down, idx across, pair *panels);
+void quantise_weight(idx depth, idx columns, const real *weight, idx down, idx across, pair *panels,
+                     float *scales, float *sums);
+idx encoding_room(idx tokens, idx width, idx inner, idx heads);
+void encode(idx layers, const int64_t *addresses, idx width, idx inner, idx heads, float eps,
+            int is_tanh, int is_int8, idx sequences, const int64_t *places, idx tokens, idx before,
+            idx after, real *states, void *room);
 
 /* products.c: may_use_tiles says whether there are those in bfloat16 */
 

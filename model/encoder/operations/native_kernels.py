@@ -23,7 +23,9 @@ from cloze.artifacts.runtime.native import compiled, signatures
 
 SOURCES = tuple(
     Path(__file__).with_name(name)
-    for name in ("kernels.h", "elementwise.c", "attention.c", "products.c", "updates.c")
+    for name in (
+        *("kernels.h", "elementwise.c", "attention.c", "products.c", "updates.c", "inference.c"),
+    )
 )
 FLAGS = (
     "-march=native",
@@ -57,14 +59,15 @@ class Kernels:
         """Whether the processor's tile unit (AMX) computes products in bfloat16."""
         return "transposed_product" in self._functions
 
-    def __call__(self, name: str, *arguments: Tensor | float | None) -> None:
-        """Call a function with numbers and the addresses of tensors.
+    def __call__(self, name: str, *arguments: Tensor | float | None) -> int:
+        """Call a function with numbers and the addresses of tensors; what it returns, or 0.
 
         Tensors are contiguous, except where their strides are passed too.
         """
-        self._functions[name](
+        found = self._functions[name](
             *[each.data_ptr() if isinstance(each, Tensor) else each for each in arguments]
         )
+        return found or 0
 
 
 def kernels(dtype: torch.dtype = torch.bfloat16) -> Kernels | None:

@@ -361,8 +361,6 @@ static inline const float *element(Operand m, idx row, idx column) {
     return m.at + row * m.down + column * m.across;
 }
 
-static inline idx quotient_up(idx count, idx size) { return (count + size - 1) / size; }
-
 /* out [depth, size] = the first `count` columns of m, zero-padded */
 static inline __attribute__((always_inline)) void pack(idx depth, idx count, idx size, Operand m,
                                                        float *out) {

@@ -1,0 +1,344 @@
+/* All layers of a BERT encoder in one call, for inference: weights are in the order in which
+ * products read them, once and for all, and nothing is kept for a backward pass. */
+
+#include "kernels.h"
+
+/* A weight is cut into panels of WIDTH columns; of one, HEIGHT rows of the input are multiplied at
+ * a time, with their sums in registers. Lines of a panel are units of 32 bits: one float32, two
+ * bfloat16 or four int8 of consecutive lines. A task is some panels by at most BAND rows, which
+ * stay in the second level of the cache. */
+#define WIDTH (2 * LANES)
+#if defined(__AVX512F__)
+#define HEIGHT 12
+#else
+#define HEIGHT 6
+#endif
+#define BAND 96
+/* Tasks per thread: enough that one that is disturbed does not keep the others waiting */
+#define SHARES 4
+#define QUAD 4
+
+/* A dense layer with a weight of [depth, columns] */
+typedef struct {
+    const pair *panels; /* [columns / WIDTH, depth / values per unit, WIDTH] */
+    const float *bias, *scales, *sums; /* [columns]; the last two only with int8 */
+} Dense;
+
+typedef struct {
+    const float *weight, *bias;
+} Norm;
+
+/* What Python passes as addresses, layer by layer */
+typedef struct {
+    Dense parts, context;
+    Norm attention_norm;
+    Dense inner, outer;
+    Norm norm;
+} Layer;
+
+/* The input of a dense layer, in units of 32 bits; with int8, value = lowest + scale * byte */
+typedef struct {
+    const pair *units;
+    idx stride;
+    const float *scales, *lowest;
+} Lines;
+
+/* panels: of a weight whose element (line, column) is at [line * down + column * across] */
+void pack_weight(idx depth, idx columns, const real *weight, idx down, idx across, pair *panels) {
+    real *out = (real *)panels;
+#pragma omp parallel for schedule(static)
+    for (idx j = 0; j < columns; j++)
+        for (idx k = 0; k < depth; k++)
+            out[j / WIDTH * WIDTH * depth + (k / PAIR * WIDTH + j % WIDTH) * PAIR + k % PAIR] =
+                weight[k * down + j * across];
+}
+
+/* The same in int8: every column with a scale of its own; sums of the columns as they will be */
+void quantise_weight(idx depth, idx columns, const real *weight, idx down, idx across, pair *panels,
+                     float *scales, float *sums) {
+    int8_t *out = (int8_t *)panels;
+#pragma omp parallel for schedule(static)
+    for (idx j = 0; j < columns; j++) {
+        float most = 0.0f;
+        int32_t sum = 0;
+        for (idx k = 0; k < depth; k++) {
+            float size = fabsf(wide(weight[k * down + j * across]));
+            most = size <= most ? most : size; /* a NaN stays */
+        }
+        float scale = most / 127.0f, inverse = most > 0.0f ? 127.0f / most : 0.0f;
+        for (idx k = 0; k < depth; k++) {
+            int8_t value = (int8_t)rintf(inverse * wide(weight[k * down + j * across]));
+            out[j / WIDTH * WIDTH * depth + (k / QUAD * WIDTH + j % WIDTH) * QUAD + k % QUAD] =
+                value;
+            sum += value;
+        }
+        scales[j] = scale;
+        sums[j] = scale * (float)sum;
+    }
+}
+
+/* sum += product of four unsigned bytes with the four signed ones in each column */
+static inline integers add_bytes(integers sum, pair x, pairs line) {
+#if defined(__AVX512VNNI__)
+    return (integers)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32((int)x), (__m512i)line);
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+    return (integers)_mm256_dpbusd_avx_epi32((__m256i)sum, _mm256_set1_epi32((int)x),
+                                             (__m256i)line);
+#else
+    integers signs = (integers)line;
+    sum += (int)(x & 255) * ((signs << 24) >> 24);
+    sum += (int)(x >> 8 & 255) * ((signs << 16) >> 24);
+    sum += (int)(x >> 16 & 255) * ((signs << 8) >> 24);
+    return sum + (int)(x >> 24) * (signs >> 24);
+#endif
+}
+
+/* out [height, WIDTH] = rows of `in` times a panel */
+static inline __attribute__((always_inline)) void multiply_floats(int height, idx steps,
+                                                                  const pair *in, idx stride,
+                                                                  const pair *panel, float *out) {
+    lanes left[HEIGHT] = {0}, right[HEIGHT] = {0};
+    for (idx k = 0; k < steps; k++) {
+        pairs first = *(const pairs *)(panel + k * WIDTH),
+              second = *(const pairs *)(panel + k * WIDTH + LANES);
+#if defined(__AVX__)
+        __asm__("" : "+x"(first), "+x"(second)); /* keep in registers, as in `multiply` */
+#endif
+#pragma GCC unroll 12
+        for (int r = 0; r < height; r++) {
+            left[r] = add_products(left[r], in[r * stride + k], first);
+            right[r] = add_products(right[r], in[r * stride + k], second);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < height; r++) {
+        *(lanes *)(out + r * WIDTH) = left[r];
+        *(lanes *)(out + r * WIDTH + LANES) = right[r];
+    }
+}
+
+/* The same with int8, not yet scaled */
+static inline __attribute__((always_inline)) void multiply_bytes(int height, idx steps,
+                                                                 const pair *in, idx stride,
+                                                                 const pair *panel, float *out) {
+    integers left[HEIGHT] = {0}, right[HEIGHT] = {0};
+    for (idx k = 0; k < steps; k++) {
+        pairs first = *(const pairs *)(panel + k * WIDTH),
+              second = *(const pairs *)(panel + k * WIDTH + LANES);
+#if defined(__AVX__)
+        __asm__("" : "+x"(first), "+x"(second));
+#endif
+#pragma GCC unroll 12
+        for (int r = 0; r < height; r++) {
+            left[r] = add_bytes(left[r], in[r * stride + k], first);
+            right[r] = add_bytes(right[r], in[r * stride + k], second);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < height; r++) {
+        *(lanes *)(out + r * WIDTH) = __builtin_convertvector(left[r], lanes);
+        *(lanes *)(out + r * WIDTH + LANES) = __builtin_convertvector(right[r], lanes);
+    }
+}
+
+/* A loop for every number of rows, so that none is computed in vain */
+#define OF_HEIGHT(n)                                              \
+    case n:                                                       \
+        if (is_int8)                                              \
+            multiply_bytes(n, steps, in, stride, panel, out);     \
+        else                                                      \
+            multiply_floats(n, steps, in, stride, panel, out);    \
+        break;
+
+static void multiply_rows(idx height, int is_int8, idx steps, const pair *in, idx stride,
+                          const pair *panel, float *out) {
+    switch (height) {
+        OF_HEIGHT(1)
+        OF_HEIGHT(2)
+        OF_HEIGHT(3)
+        OF_HEIGHT(4)
+        OF_HEIGHT(5)
+        OF_HEIGHT(6)
+#if HEIGHT > 6
+        OF_HEIGHT(7)
+        OF_HEIGHT(8)
+        OF_HEIGHT(9)
+        OF_HEIGHT(10)
+        OF_HEIGHT(11)
+        OF_HEIGHT(12)
+#endif
+    }
+}
+
+enum { LINEAR, ERF, TANH };
+
+/* out [count, WIDTH], its lines `stride` apart, = activation(sums, scaled if int8, + bias) */
+static void finish(idx count, idx row, idx column, const Dense *d, const Lines *in, int gelu,
+                   const float *sums, real *out, idx stride) {
+    const float *bias = d->bias + column;
+    for (idx r = 0; r < count; r++) {
+        float line[WIDTH];
+        const float *sum = sums + r * WIDTH;
+        if (d->scales) {
+            float scale = in->scales[row + r], lowest = in->lowest[row + r];
+            for (idx j = 0; j < WIDTH; j++)
+                line[j] = scale * d->scales[column + j] * sum[j] + lowest * d->sums[column + j] +
+                          bias[j];
+        } else
+            for (idx j = 0; j < WIDTH; j++) line[j] = sum[j] + bias[j];
+        if (gelu == ERF)
+            for (idx j = 0; j < WIDTH; j++) line[j] = gelu_erf(line[j]).value;
+        if (gelu == TANH)
+            for (idx j = 0; j < WIDTH; j++) line[j] = gelu_tanh(line[j]).value;
+        round_line(WIDTH, 1.0f, line, out + r * stride);
+    }
+}
+
+/* out [tokens, columns] = activation(in times weight + bias). Like the functions below, this is
+ * called by all threads of a parallel region, and ends when all of them have ended. */
+static void apply_dense(const Dense *d, idx tokens, idx depth, idx columns, Lines in, int gelu,
+                        real *out) {
+    idx steps = depth / (d->scales ? QUAD : PAIR), panels = columns / WIDTH;
+    idx bands = quotient_up(tokens, BAND), threads = omp_get_num_threads();
+    idx shares = minimum(panels, quotient_up(SHARES * threads, bands));
+#pragma omp for schedule(dynamic)
+    for (idx task = 0; task < shares * bands; task++) {
+        idx share = task / bands;
+        idx first = panels * share / shares, end = panels * (share + 1) / shares;
+        idx top = task % bands * BAND, bottom = minimum(top + BAND, tokens);
+        for (idx panel = first; panel < end; panel++)
+            for (idx row = top; row < bottom; row += HEIGHT) {
+                float sums[HEIGHT * WIDTH];
+                idx count = minimum(HEIGHT, bottom - row);
+                multiply_rows(count, d->scales != NULL, steps, in.units + row * in.stride,
+                              in.stride, d->panels + panel * steps * WIDTH, sums);
+                finish(count, row, panel * WIDTH, d, &in, gelu, sums,
+                       out + row * columns + panel * WIDTH, columns);
+            }
+    }
+}
+
+/* out = layer norm of in + residual, [tokens, width]; out may be residual. Overwrites in. */
+static void add_and_norm(idx tokens, idx width, real *in, const real *residual, const Norm *norm,
+                         float eps, real *out) {
+#pragma omp for schedule(static)
+    for (idx row = 0; row < tokens; row++) {
+        real *x = in + row * width, *y = out + row * width;
+        const real *r = residual + row * width;
+        float sum = 0.0f, squares = 0.0f;
+        for (idx i = 0; i < width; i++) {
+            x[i] = narrow(wide(x[i]) + wide(r[i]));
+            sum += wide(x[i]);
+        }
+        float average = sum / width;
+        for (idx i = 0; i < width; i++) {
+            float centred = wide(x[i]) - average;
+            squares += centred * centred;
+        }
+        float inverse = 1.0f / sqrtf(squares / width + eps);
+        for (idx i = 0; i < width; i++)
+            y[i] = narrow((wide(x[i]) - average) * inverse * norm->weight[i] + norm->bias[i]);
+    }
+}
+
+/* Memory for the input of a dense layer in int8 */
+typedef struct {
+    uint8_t *bytes;
+    float *scales, *lowest;
+} Bytes;
+
+/* in [tokens, width] as the input of a dense layer: as it is, or every token in int8, with a scale
+ * and an offset of its own */
+static Lines input_of(idx tokens, idx width, const real *in, int is_int8, Bytes room) {
+    if (!is_int8) return (Lines){(const pair *)in, width / PAIR, NULL, NULL};
+#pragma omp for schedule(static)
+    for (idx row = 0; row < tokens; row++) {
+        const real *x = in + row * width;
+        uint8_t *out = room.bytes + row * width;
+        float least = wide(x[0]), most = least;
+        int is_nan = 0;
+        for (idx i = 0; i < width; i++) {
+            float value = wide(x[i]);
+            least = value < least ? value : least;
+            most = value > most ? value : most;
+            is_nan |= value != value;
+        }
+        float scale = (most - least) / 255.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+        for (idx i = 0; i < width; i++) {
+            float place = (wide(x[i]) - least) * inverse + 0.5f;
+            out[i] = (uint8_t)(int32_t)(place < 255.0f ? place : 255.0f);
+        }
+        room.scales[row] = is_nan ? NAN : scale; /* it must remain visible */
+        room.lowest[row] = least;
+    }
+    return (Lines){(const pair *)room.bytes, width / QUAD, room.scales, room.lowest};
+}
+
+/* Parts of the working memory of `encode`, each aligned to a line of the cache */
+typedef struct {
+    real *wide, *context, *dense;
+    float *log_sums;
+    Bytes bytes;
+    idx size;
+} Room;
+
+static Room divide_room(idx tokens, idx width, idx inner, idx heads, char *at) {
+    idx widest = maximum(3 * width, inner), size = sizeof(real);
+    idx counts[] = {tokens * widest * size, tokens * width * size, tokens * width * size,
+                    tokens * heads * 4,     tokens * widest,       tokens * 4,
+                    tokens * 4};
+    char *parts[7];
+    idx used = 0;
+    for (int i = 0; i < 7; i++) {
+        parts[i] = at ? at + used : NULL;
+        used += quotient_up(counts[i], 64) * 64;
+    }
+    return (Room){(real *)parts[0],
+                  (real *)parts[1],
+                  (real *)parts[2],
+                  (float *)parts[3],
+                  {(uint8_t *)parts[4], (float *)parts[5], (float *)parts[6]},
+                  used};
+}
+
+/* Bytes of working memory that `encode` needs */
+idx encoding_room(idx tokens, idx width, idx inner, idx heads) {
+    return divide_room(tokens, width, inner, heads, NULL).size;
+}
+
+/* states [layers + 1, tokens, width], of which the first is given: the output of every layer.
+ * addresses: `layers` times Layer. places, before, after: as in attention_forward. width and inner
+ * are multiples of TILE. */
+void encode(idx layers, const int64_t *addresses, idx width, idx inner, idx heads, float eps,
+            int is_tanh, int is_int8, idx sequences, const int64_t *places, idx tokens, idx before,
+            idx after, real *states, void *room) {
+    const Layer *all = (const Layer *)addresses;
+    Room r = divide_room(tokens, width, inner, heads, room);
+    Attention attention = {.sequences = sequences,
+                           .heads = heads,
+                           .width = width / heads,
+                           .tokens = tokens,
+                           .before = before,
+                           .after = after,
+                           .starts = places,
+                           .lengths = places + sequences,
+                           .numbers = places + 2 * sequences,
+                           .sides = places + 3 * sequences,
+                           .parts = r.wide,
+                           .scale = 1.0f};
+#pragma omp parallel
+    for (const Layer *l = all; l < all + layers; l++) {
+        real *in = states + (l - all) * tokens * width, *out = in + tokens * width;
+        Lines lines = input_of(tokens, width, in, is_int8, r.bytes);
+        apply_dense(&l->parts, tokens, width, 3 * width, lines, LINEAR, r.wide);
+        attend(&attention, r.context, r.log_sums);
+        lines = input_of(tokens, width, r.context, is_int8, r.bytes);
+        apply_dense(&l->context, tokens, width, width, lines, LINEAR, r.dense);
+        add_and_norm(tokens, width, r.dense, in, &l->attention_norm, eps, out);
+        lines = input_of(tokens, width, out, is_int8, r.bytes);
+        apply_dense(&l->inner, tokens, width, inner, lines, is_tanh ? TANH : ERF, r.wide);
+        lines = input_of(tokens, inner, r.wide, is_int8, r.bytes);
+        apply_dense(&l->outer, tokens, inner, width, lines, LINEAR, r.dense);
+        add_and_norm(tokens, width, r.dense, out, &l->norm, eps, out);
+    }
+}

@@ -1,0 +1,131 @@
+"""The layers of a BERT encoder for inference on a CPU: packed once, computed in one call.
+
+In:  the layers, whose parameters do not change any more; [T, H] from the embeddings, and the batch.
+Out: [L + 1, T, H]: the input and the output of every layer.
+
+`Layer` multiplies by weights as they are stored, so a product first copies them into the order in
+which it reads them; of a single sentence that is most of the time. Here they are copied when a
+model is loaded. A batch needs no padding, because no library generates code for its shape.
+
+In int8, every column of a weight has a scale of its own, and every token a scale and an offset for
+each product. Sums, bias, GELU, norms and attention are float32. Embeddings are not quantised.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cloze.model.config import EncoderConfig
+from cloze.model.data.batch import PackedBatch
+from cloze.model.encoder.bert import Layer, side_by_side
+from cloze.model.encoder.operations.grouped_attention import WIDEST, sight_of
+from cloze.model.encoder.operations.native_kernels import kernels
+from cloze.model.encoder.operations.products import TILE
+
+# L layers, T tokens of all sequences, H width, I intermediate width; a dense layer's depth and
+# number of columns
+
+
+def packable(config: EncoderConfig, parameter: Tensor, *, int8: bool = False) -> bool:
+    """Whether there are kernels for layers of this shape with parameters such as this one.
+
+    With tile units (AMX), bfloat16 products are the library's, which uses them.
+    """
+    native = kernels(parameter.dtype) if parameter.is_cpu else None
+    heads, width = config.num_attention_heads, config.hidden_size
+    return (
+        native is not None
+        and (int8 or not native.has_tiles)
+        and config.family == "bert"
+        and config.layer_type == "transformer"
+        and not (width | config.intermediate_size) % TILE
+        and width // heads <= WIDEST
+    )
+
+
+class PackedLayers:
+    """Layers in the order of the kernel. They do not follow later changes of the modules."""
+
+    def __init__(self, layers: Iterable[nn.Module], config: EncoderConfig, *, int8: bool) -> None:
+        """Layers that are `packable`."""
+        self.config, self.int8 = config, int8
+        with torch.no_grad():
+            known = [layer for layer in layers if isinstance(layer, Layer)]
+            self._parts = [list(_parts(layer, int8=int8)) for layer in known]
+            self.dtype = known[0].attention.output_weight.dtype
+
+    @property
+    def _addresses(self) -> Tensor:
+        """Of all parts. Not kept: a copy of this object has others."""
+        found = [[0 if part is None else part.data_ptr() for part in row] for row in self._parts]
+        return torch.tensor(found)
+
+    def states(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor | None:
+        """[L + 1, T, H], without gradients; None if disabled, or not of this device and dtype."""
+        native = kernels(self.dtype)
+        if native is None or not hidden_TH.is_cpu or hidden_TH.dtype != self.dtype:
+            return None
+        config, (tokens, width) = self.config, hidden_TH.shape
+        states = hidden_TH.new_empty(len(self._parts) + 1, tokens, width)
+        states[0] = hidden_TH
+        sizes = width, config.intermediate_size, config.num_attention_heads
+        room = torch.empty(native("encoding_room", tokens, *sizes), dtype=torch.uint8)
+        lengths = batch.lengths
+        # As in `GroupedAttention`, without dropout.
+        starts, unused = np.cumsum(lengths) - lengths, np.zeros_like(lengths)
+        places = torch.from_numpy(np.stack((starts, lengths, unused, unused)))
+        native(
+            "encode",
+            *(len(self._parts), self._addresses, *sizes, config.layer_norm_eps),
+            *(int(config.hidden_act == "gelu_tanh"), int(self.int8)),
+            *(len(lengths), places, tokens, *sight_of(config), states, room),
+        )
+        return states
+
+
+def _parts(layer: Layer, *, int8: bool) -> Iterator[Tensor | None]:
+    """Tensors in the order of `Layer` in inference.c."""
+    attention, feed_forward = layer.attention, layer.feed_forward
+    for part, weights in (
+        (
+            attention,
+            (
+                side_by_side(*attention.parameters()),
+                (attention.output_weight.mT, attention.output_bias),
+            ),
+        ),
+        (
+            feed_forward,
+            (
+                (feed_forward.intermediate_weight, feed_forward.intermediate_bias),
+                (feed_forward.output_weight.mT, feed_forward.output_bias),
+            ),
+        ),
+    ):
+        for weight, bias in weights:
+            panels, *scales = _quantised(weight) if int8 else (_packed(weight), None, None)
+            yield from (panels, bias.float().contiguous(), *scales)
+        yield from (
+            each.float().contiguous() for each in (part.layer_norm_weight, part.layer_norm_bias)
+        )
+
+
+def _packed(weight: Tensor) -> Tensor:
+    """The panels of a weight, [depth, columns]."""
+    native = kernels(weight.dtype)
+    assert native is not None
+    panels = torch.empty(weight.numel(), dtype=weight.dtype)
+    native("pack_weight", *weight.shape, weight, *weight.stride(), panels)
+    return panels
+
+
+def _quantised(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The panels of a weight [depth, columns] in int8; scales and sums of the columns."""
+    native = kernels(weight.dtype)
+    assert native is not None
+    panels = torch.empty(weight.numel(), dtype=torch.int8)
+    scales, sums = torch.empty(2, weight.shape[1])
+    native("quantise_weight", *weight.shape, weight, *weight.stride(), panels, scales, sums)
+    return panels, scales, sums
