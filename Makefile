@@ -8,10 +8,6 @@ DOCS := .venv-docs
 TRACKERS := build/trackers
 NEWEST := .venv-newest
 CONFIG := $(if $(CORPUS),configs/text_folder.toml,configs/demo.toml)
-# Without bf16 matrix products a step takes six times as long, so the demo then makes fewer of them.
-# The processor decides, not a measurement: the same command must find the same artifacts again.
-PRECISION = $(shell $(BIN)/python -P -c 'from cloze.model.hardware import machine_precision as p; print(p()[0])')
-STEPS ?= $(if $(CORPUS),,$(if $(filter fp32,$(PRECISION)),2000))
 # CORPUS is passed as a shell variable in a TOML literal, since folder names may contain spaces and quotes.
 SETTINGS = $(if $(CORPUS),--set "corpus.sources.0.path='''$$CORPUS'''") $(if $(STEPS),--set pretrain.steps=$(STEPS))
 

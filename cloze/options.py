@@ -21,7 +21,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import Artifact, open_artifact
-from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.config import MachineConfig, RunConfig, for_this_processor
 from cloze.flows.locks import in_use
 from cloze.flows.workspace import (
     RECORD_NAME,
@@ -94,8 +94,8 @@ class Target(Place):
 
         Each is parsed once, and looked at no more than that by whoever plans or executes the run.
         """
-        table = override(read_toml(config), self.settings_of_run)
-        run = parse(RunConfig, table, source=config)
+        table = for_this_processor(read_toml(config))  # --set has the last word
+        run = parse(RunConfig, override(table, self.settings_of_run), source=config)
         if run.pretrain.continue_from == run.name:
             raise UsageError(
                 f"pretrain.continue_from = {run.name}: a run cannot continue itself; give the "

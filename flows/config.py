@@ -5,7 +5,8 @@ Out: frozen tables, of which each stage is given its part.
 """
 
 import re
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,11 +20,12 @@ from cloze.model.config import (
     EncoderConfig,
     EvaluateConfig,
     FinetuneConfig,
+    Precision,
     PretrainConfig,
     TaskConfig,
     TrainingMachine,
 )
-from cloze.model.hardware import cpu_precision, has_gpu
+from cloze.model.hardware import cpu_precision, has_gpu, machine_precision
 from cloze.pipeline.config.settings import (
     PACKAGE_READERS,
     CleaningConfig,
@@ -113,6 +115,40 @@ class ReportConfig(Config):
     separated by `|`: `"array|matrix"`. Empty: predictions are shown without a score."""
 
 
+PROCESSORS = "processors"
+"""Table of a configuration file: settings by the precision that `auto` means on a machine."""
+
+
+def for_this_processor(table: Mapping[str, object]) -> dict[str, object]:
+    """A run's table with its settings for the kind of processor here, such as `[processors.fp32]`.
+
+    The kind decides, not a measurement: the same command must find the same artifacts again.
+    """
+    kinds, rest = table.get(PROCESSORS), {k: v for k, v in table.items() if k != PROCESSORS}
+    if kinds is None:
+        return rest
+    known = get_args(Precision)[1:]
+    unknown = [*kinds] if isinstance(kinds, Mapping) else [str(kinds)]
+    unknown = [kind for kind in unknown if kind not in known]
+    if unknown or not isinstance(kinds, Mapping):
+        raise UsageError(
+            f"{PROCESSORS}: has {', '.join(unknown)}, expected tables named {' or '.join(known)}, "
+            "the precisions of processors with and without bf16 products"
+        )
+    return _merged(rest, kinds.get(machine_precision()[0], {}))
+
+
+def _merged(table: object, changes: object) -> dict[str, object]:
+    """`table` with the values of `changes`, table by table; lists are replaced."""
+    if not isinstance(table, Mapping) or not isinstance(changes, Mapping):
+        raise UsageError(f"{PROCESSORS}: {changes!r} in place of a table; give its keys")
+    result = dict(table)
+    for name, value in changes.items():
+        inner = isinstance(value, Mapping)
+        result[name] = _merged(result.get(name, {}), value) if inner else value
+    return result
+
+
 class RunConfig(RecordedConfig):
     """The complete configuration of a run; the defaults are the paper's."""
 
@@ -163,6 +199,11 @@ class RunConfig(RecordedConfig):
     def pretraining_seed(self) -> int:
         """The seed of pre-training: its own, or the run's."""
         return self.seed if self.pretrain.seed is None else self.pretrain.seed
+
+    @model_validator(mode="before")
+    @classmethod
+    def _for_this_processor(cls, table: object) -> object:
+        return for_this_processor(table) if isinstance(table, Mapping) else table
 
     @model_validator(mode="after")
     def _documents_or_encoder(self) -> "RunConfig":

@@ -3,7 +3,10 @@ from pathlib import Path
 import pytest
 
 from cloze.artifacts.config import override, parse, read_toml
+from cloze.artifacts.errors import UsageError
 from cloze.flows.config import RunConfig
+from cloze.model import hardware
+from cloze.options import Target
 from cloze.pipeline.config.settings import SourceConfig
 from tests.conftest import PROJECT
 
@@ -12,6 +15,39 @@ CONFIGS = sorted((PROJECT / "configs").glob("*.toml"))
 
 def read(path: Path) -> RunConfig:
     return parse(RunConfig, read_toml(path), source=path)
+
+
+@pytest.fixture
+def avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without bf16 products."""
+    monkeypatch.setattr(hardware, "has_gpu", lambda: False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+
+@pytest.mark.usefixtures("avx2")
+def test_the_demo_is_narrower_and_longer_on_a_processor_without_bf16() -> None:
+    demo = read(PROJECT / "configs" / "demo.toml")
+    assert (demo.encoder.hidden_size, demo.encoder.num_hidden_layers) == (128, 2)
+    assert demo.pretrain.steps == 6000
+    assert demo.pretrain.optimizer.name == "muon", "other settings of the table are kept"
+
+
+def test_the_demo_has_its_full_width_where_there_is_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "has_gpu", lambda: True)
+    demo = read(PROJECT / "configs" / "demo.toml")
+    assert (demo.encoder.hidden_size, demo.pretrain.steps) == (256, 7000)
+
+
+@pytest.mark.usefixtures("avx2")
+def test_a_setting_on_the_command_line_beats_that_of_the_processor() -> None:
+    run, _ = Target(set=["pretrain.steps=77"]).read(PROJECT / "configs" / "demo.toml")
+    assert (run.pretrain.steps, run.encoder.hidden_size) == (77, 128)
+
+
+def test_a_processor_of_an_unknown_kind_is_refused() -> None:
+    table = {"name": "x", "processors": {"int4": {"seed": 1}}}
+    with pytest.raises(UsageError, match="has int4, expected tables named bf16 or fp32"):
+        parse(RunConfig, table, source="run.toml")
 
 
 def of_training(config: RunConfig) -> set[str]:

@@ -176,6 +176,7 @@ def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
     for part in TRAINED:  # as `auto` was decided on that machine
         table[part]["precision"] = measured.precision
     table["pretrain"]["steps"] = measured.steps
+    table.pop("processors", None)  # all were measured with the demo's whole width
     for stage, found in expected(table, machine, *measured.seconds).items():
         assert 1 / 1.5 < found.seconds / measured.seconds[stage] < 1.5, found
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cloze.artifacts.config import override, read_toml
-from cloze.model import hardware
 from tests.conftest import PROJECT, cloze
 from tests.waiting import PATIENCE
 
@@ -95,14 +94,10 @@ needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 
 
 @needs_make
-@pytest.mark.skipif(hardware.has_gpu(), reason="a GPU here, which has bf16 products")
-def test_make_demo_makes_fewer_steps_without_bf16_products(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert made_demo(tmp_path / "a") == ["run", "configs/demo.toml", "--set", "pretrain.steps=2000"]
-    assert made_demo(tmp_path / "b", "STEPS=8000")[-1] == "pretrain.steps=8000"
+def test_make_demo_runs_the_configuration_with_the_steps_that_are_asked_for(tmp_path: Path) -> None:
+    assert made_demo(tmp_path / "a") == ["run", "configs/demo.toml"]
+    asked = ["run", "configs/demo.toml", "--set", "pretrain.steps=8000"]
+    assert made_demo(tmp_path / "b", "STEPS=8000") == asked
 
 
 @needs_make
