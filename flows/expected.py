@@ -112,7 +112,7 @@ def expected_times(
 ) -> list[ExpectedTime]:
     """The expected duration of each of `stages` on this machine.
 
-    `rate`: FLOP/s to assume of its processor instead of measuring, which takes two seconds.
+    `rate`: FLOP/s to assume of its processor instead of measuring, which takes seconds.
     `like`: the run whose durations are scaled; otherwise the one that did the most similar work.
     """
     work = Work(run)
@@ -337,10 +337,11 @@ def matrix_rates() -> dict[str, float]:
     """FLOP/s of matrix products on all cores of this machine, by precision.
 
     Empty if torch cannot be run; without bf16 if the machine has no products for it. Measured in
-    the processor time of one thread, so that programs running now do not inflate the estimate, and
-    in a process of its own, which takes two seconds to import torch.
+    processor time, so that programs running now do not inflate the estimate, on all cores at once
+    and until their clocks have settled, in a process of its own, which also imports torch: three to
+    four seconds.
     """
     program = (sys.executable, "-P", "-m", "cloze.model.encoder.operations.products")
     done = subprocess.run(program, capture_output=True, text=True, check=False)
-    measured = (cores() * float(line) for line in done.stdout.split())
+    measured = (float(line) for line in done.stdout.split())
     return dict(zip(("fp32", "bf16"), measured, strict=False))

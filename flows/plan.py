@@ -186,7 +186,7 @@ class Plan:
     def expected(self, *, rate: float | None = None) -> list[ExpectedTime]:
         """How long each stage to run will take on this machine.
 
-        `rate`: FLOP/s to assume of its processor instead of measuring, which takes two seconds.
+        `rate`: FLOP/s to assume of its processor instead of measuring, which takes seconds.
         """
         if not self.to_run:
             return []
