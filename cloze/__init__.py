@@ -55,7 +55,7 @@ def load(
     *,
     workspace: str | Path = "runs",
     device: str = "auto",
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto",
     attention: Literal["auto", "grouped", "flash", "varlen"] = "auto",
 ) -> "Model":
     """Load a trained encoder.
@@ -63,7 +63,7 @@ def load(
     `model` is the name of a run in `workspace`, an artifact's directory, or a folder in Hugging
     Face's layout. For a run that trained an encoder for retrieval, it is that encoder. `device` is
     "cpu", "cuda", "cuda:1", or with "auto" a GPU if there is one; `precision` "auto" is bf16 there
-    and fp32 on a CPU; `attention` names a backend.
+    and fp32 on a CPU, where "int8" multiplies in 8-bit integers; `attention` names a backend.
     """
     from cloze.flows.workspace import workspace as open_workspace
     from cloze.model.inference.load import load_model
@@ -80,7 +80,7 @@ def load_task(
     *,
     workspace: str | Path = "runs",
     device: str = "auto",
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto",
 ) -> "Predictor":
     """Load the model fine-tuned for `task`, which may be omitted if there is only one.
 

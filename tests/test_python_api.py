@@ -147,8 +147,8 @@ def test_a_wrong_argument_is_refused_with_what_is_expected(model: Model, mistake
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"precision": "fp16"}, "load: precision = 'fp16', expected 'auto', 'fp32' or 'bf16'"),
-        ({"precision": "int8"}, "load: precision = 'int8', expected 'auto', 'fp32' or 'bf16'"),
+        ({"precision": "fp16"}, "load: precision = 'fp16', expected 'auto', 'fp32', 'bf16' or"),
+        ({"precision": "int4"}, "load: precision = 'int4', expected 'auto', 'fp32', 'bf16' or"),
         ({"attention": "sdpa"}, "load: attention = 'sdpa', expected 'auto', 'grouped', 'flash' "),
         ({"device": "gpu"}, "device 'gpu': this machine has cpu"),
         ({"device": "cuda:99"}, "device 'cuda:99': this machine has cpu"),

@@ -7,7 +7,11 @@ Out: config.json, model.safetensors, tokenizer.json, vocab.txt and a model card;
      For `import`, an artifact that stages can start from.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cyclopts import Parameter
 
 from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
@@ -16,7 +20,37 @@ from cloze.flows.workspace import writable_workspace
 from cloze.inference.input_texts import ModelName
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
+if TYPE_CHECKING:
+    from cloze.model.inference.onnx import Measured
+
 SHOWN_TENSORS = 4
+
+MOST_LOSS = 0.004
+"""Share of the score that int8 may lose."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Graphs:
+    """Which ONNX graphs to write, and how they are scored."""
+
+    onnx: bool = False
+    """Also write onnx/model.onnx (extra `onnx`)."""
+
+    int8: bool = False
+    """Also write onnx/model_int8.onnx, quantised to 8-bit integers, and print the effect on score
+    and speed."""
+
+    most_loss: float = MOST_LOSS
+    """Share of the score that int8 may lose; if it loses more, its graph is removed and the export
+    refused."""
+
+    sample: str = ""
+    """Data to score the graphs on: a file with one text per line, or for a task a labelled file. By
+    default, the descriptions of installed packages, or the task's dev file."""
+
+
+GRAPHS = Graphs()
 
 
 @reading_artifacts
@@ -26,22 +60,16 @@ def export_model(
     /,
     *,
     task: str = "",
-    onnx: bool = False,
-    int8: bool = False,
-    sample: str = "",
+    graphs: Graphs = GRAPHS,
     place: Place = PLACE,
 ) -> Answer:
     """Export a model, also as ONNX graphs for programs without torch.
 
     :param directory: A new or empty directory, or one in which an export was interrupted.
     :param task: Export the model fine-tuned for this task instead of the encoder.
-    :param onnx: Also write onnx/model.onnx (extra `onnx`).
-    :param int8: Also write onnx/model_int8.onnx, quantised to 8-bit integers, and print the effect
-        on score and speed.
-    :param sample: Data to score the graphs on: a file with one text per line, or for a task a
-        labelled file. By default, the descriptions of installed packages, or the task's dev file.
     """
-    if (int8 or sample) and not onnx:
+    onnx = graphs.onnx
+    if (graphs.int8 or graphs.sample) and not onnx:
         raise UsageError("--int8 and --sample apply to ONNX graphs; give --onnx as well")
     # Imported first: a missing extra is reported before anything is written.
     if onnx:
@@ -62,10 +90,10 @@ def export_model(
     lines, data = [str(path) for path in written], {"directory": str(directory)}
     if not onnx:
         return Answer({**data, "files": lines}, "\n".join(lines), place.json)
-    made = export_onnx(directory, int8=int8)
+    made = export_onnx(directory, int8=graphs.int8)
     # Until now the folder counts as unfinished, so that repeating the command empties it.
     finish_export(directory)
-    found = measured(directory, made, sample=sample)
+    found = measured(directory, made, sample=graphs.sample)
     paths = [*lines, *map(str, made)]
     scores = [
         {"file": str(one.path), "score": one.score, "texts_per_second": one.texts_per_second}
@@ -74,12 +102,24 @@ def export_model(
     lines += [
         f"{one.path}: score {one.score:.4f}, {one.texts_per_second:,.1f} texts/s" for one in found
     ]
-    if int8 and found:
-        whole, small = found
-        loss = (whole.score - small.score) / whole.score if whole.score else 0.0
-        gain = small.texts_per_second / whole.texts_per_second
-        lines.append(f"int8: {loss:.2%} of the score lost, {gain:.2f} times as fast")
+    if graphs.int8 and found:
+        lines.append(_effect(*found, most_loss=graphs.most_loss))
     return Answer({**data, "files": paths, "scores": scores}, "\n".join(lines), place.json)
+
+
+def _effect(whole: "Measured", small: "Measured", *, most_loss: float) -> str:
+    """The effect of int8; if it loses too much, its graph is removed."""
+    loss = (whole.score - small.score) / whole.score if whole.score else 0.0
+    if loss > most_loss:
+        small.path.unlink()
+        raise UsageError(
+            f"{small.path}: int8 loses {loss:.2%} of the score ({whole.score:.4f} without), more "
+            f"than {most_loss:.2%}, so it was removed; the rest is exported. Allow more with "
+            "--most-loss, give texts of your own with --sample, or use `--precision int8` of "
+            "`cloze embed` and `cloze predict`, which quantises every token by itself"
+        )
+    gain = small.texts_per_second / whole.texts_per_second
+    return f"int8: {loss:.2%} of the score lost, {gain:.2f} times as fast"
 
 
 def import_model(folder: Path, /, *, place: Place = PLACE) -> Answer:

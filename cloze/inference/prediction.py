@@ -25,6 +25,7 @@ from cloze.artifacts.progress import say
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
 from cloze.init.labelled_files import CONLL, SAMPLED_BYTES
 from cloze.model.config import TaskConfig
+from cloze.model.encoder.precision import Precision
 from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
 from cloze.model.tasks.conll import DOCUMENT_START
@@ -63,17 +64,19 @@ def predict(
     *texts: Text,
     task: str = "",
     file: Path | None = None,
+    precision: Precision = "auto",
     place: Place = PLACE,
 ) -> Answer | None:
     """Predict.
 
     :param task: The task, if the model was fine-tuned for several.
     :param file: A file in the format of the task's training files, instead of texts.
+    :param precision: As in `cloze embed`.
     """
     if texts and file:
         raise UsageError(f"both texts and --file {file}; give one of them")
     directory = model_directory(model, place.space(), stage="finetune")
-    predictor = load_predictor(directory, task=task)
+    predictor = load_predictor(directory, task=task, precision=precision)
     if len(texts) == 1 and is_file(texts[0]) and _is_task_file(texts[0], predictor.saved.task):
         file, texts = Path(texts[0]), ()
         say(f"{file}: read as a task file")

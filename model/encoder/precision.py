@@ -25,8 +25,9 @@ from cloze.model.encoder.operations.autograd import apply
 
 M = TypeVar("M", bound=nn.Module)
 
-Precision = Literal["auto", "fp32", "bf16"]
-"""`auto`: bf16 on a GPU, where fp32 has neither FlashAttention nor fast products; else fp32."""
+Precision = Literal["auto", "fp32", "bf16", "int8"]
+"""For inference. `auto`: bf16 on a GPU, where fp32 has neither FlashAttention nor fast products;
+else fp32. `int8`: the products of a BERT's layers, on a CPU (packed_layers.py)."""
 
 FP8_CAPABILITY = (8, 9)
 """Ada, Hopper and later GPUs support FP8 products."""

@@ -342,8 +342,17 @@ def model_of(
     module.load_state_dict({**missing, **files.parameters}, assign=True)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
-    module.encoder.pack()
+    prepare(module.encoder, chosen)
     return Model(module, files.tokenizer, files.fills_masks, files.has_pooler, files.modules)
+
+
+def prepare(encoder: Encoder, precision: str) -> None:
+    """Pack the encoder for inference, with int8 products if these are its precision."""
+    if not encoder.pack(int8=precision == "int8") and precision == "int8":
+        raise UsageError(
+            "precision int8: there are kernels for the layers of BERT on a CPU, with widths that "
+            "are multiples of 32, where gcc is installed; use fp32"
+        )
 
 
 def _in_windows(

@@ -29,6 +29,7 @@ from cloze.model.encoder.precision import Precision, placed
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
+from cloze.model.inference.load import prepare
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.problems import load_problem, read_split, wanted_columns
 from cloze.model.tasks.tagging import Tagging, entities
@@ -209,7 +210,10 @@ def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
 def load_predictor(
     location: str | Path, *, task: str = "", device: str = "auto", precision: Precision = "auto"
 ) -> Predictor:
-    """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder."""
+    """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder.
+
+    `precision`: as for encoders (`encoder/precision.py`).
+    """
     source = open_source(location)
     if source.manifest is not None:
         source = saved_source(source, task)
@@ -221,6 +225,7 @@ def load_predictor(
         )
     where, chosen = placed(device, precision)
     model.to(where)
-    if chosen == "fp32":  # in bf16, parameters are rounded for every batch
-        model.encoder.pack()
-    return Predictor(model, saved, tokenizer, chosen)
+    if chosen == "bf16":  # parameters are rounded for every batch
+        return Predictor(model, saved, tokenizer, chosen)
+    prepare(model.encoder, chosen)
+    return Predictor(model, saved, tokenizer, "fp32")

@@ -73,7 +73,8 @@ def test_onnxruntime_computes_the_vectors_of_the_exported_model(
     write_model(folder / "encoder", encoder=CONFIG if family == "bert" else MODERN)
     write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Normalize"), limit=16)
     said = program(
-        *("-m", "cloze", "export", "encoder", "out", "--onnx", "--int8", "--sample", sample)
+        *("-m", "cloze", "export", "encoder", "out", "--onnx", "--int8", "--sample", sample),
+        *("--most-loss", "1"),
     )
     assert "out/onnx/model.onnx: score " in said
     assert re.search(r"int8: -?\d+\.\d\d% of the score lost, \d+\.\d\d times as fast", said)
@@ -83,6 +84,19 @@ def test_onnxruntime_computes_the_vectors_of_the_exported_model(
     assert np.abs(vectors - ours).max() < 1e-5
     _, rough = computed("out", "model_int8.onnx")
     assert np.abs(rough - ours).max() < 0.3
+
+
+@wants_onnx
+@pytest.mark.slow
+def test_a_graph_in_int8_that_loses_more_than_allowed_is_removed_and_refused(
+    cloze: Cloze, folder: Path, sample: str
+) -> None:
+    write_model(folder / "encoder")
+    arguments = ("export", "encoder", "out", "--onnx", "--int8", "--sample", sample)
+    refused = cloze(*arguments, "--most-loss", "-2")  # no loss is as low as that
+    assert refused.returncode == 2
+    assert re.search(r"int8 loses -?\d+\.\d\d% of the score .*, more than -200", refused.stderr)
+    assert [path.name for path in (folder / "out" / "onnx").iterdir()] == ["model.onnx"]
 
 
 @wants_onnx
