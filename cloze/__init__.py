@@ -138,17 +138,26 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     weight: float | int = 0.65,
     language: str = "auto",
     words: int = 100,
+    overlap: int = 0,
     graph: bool = False,
 ) -> "Search":
     """The passages of a folder, loaded once and ready to be asked, `.ask("…")`.
 
     `model` is as for `load`; `folder` is a file, folder, glob or URL of documents. Indexes are made
-    in `workspace` unless they are there. Passages of about `words` words are ranked by vectors,
+    in `workspace` unless they are there. Passages of about `words` words, each with up to `overlap`
+    of the one before, are ranked by vectors,
     words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
     stemmer and stopwords, `graph` for millions of passages: `cloze.inference.searcher.How`.
     """
     from cloze.flows.workspace import writable_workspace
     from cloze.inference.searcher import How, Search
 
-    how = How(ranking=ranking, weight=weight, language=language, words=words, graph=graph)
+    how = How(
+        ranking=ranking,
+        weight=weight,
+        language=language,
+        words=words,
+        overlap=overlap,
+        graph=graph,
+    )
     return Search(str(model), str(folder), space=writable_workspace(str(workspace)), how=how)

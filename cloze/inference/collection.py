@@ -39,9 +39,10 @@ from cloze.model.retrieval.questions import CORPUS, is_beir
 from cloze.pipeline.text.account import Account
 
 STAGE, LEXICAL_STAGE, GRAPH_STAGE = "vectors", "lexical_index", "vector_graph"
-FORMAT_VERSION = 5
-"""5: passages have titles; 4: passages are embedded with the model's prompts; 3: contents are known
-by name, lines by record; 2: the index contains the passages' lines."""
+FORMAT_VERSION = 6
+"""6: passages may overlap; 5: passages have titles; 4: passages are embedded with the model's
+prompts; 3: contents are known by name, lines by record; 2: the index contains the passages' lines.
+"""
 LEXICAL_FORMAT_VERSION = 1
 GRAPH_FORMAT_VERSION = 2
 """2: one vector for equal texts."""
@@ -66,6 +67,7 @@ def index_folder(
     folder: str,
     *,
     words: int,
+    overlap: int = 0,
     space: Workspace,
     others: Sequence[str] = (),
 ) -> Artifact:
@@ -90,6 +92,7 @@ def index_folder(
             # Not where the files are; what they contain is in the inputs.
             "source": source.model_dump(mode="json", exclude={"path", "exclude"}),
             "passage_words": words,
+            "overlap": overlap,
         },
         inputs={
             "model": InputRef(digest=digest_of_model(directory, place="model")),
@@ -108,7 +111,7 @@ def index_folder(
     with scratch_directory(output) as scratch:
         count = passage_index.write_passage_index(
             Path(scratch),
-            placed_passages(source, words=words, account=account),
+            placed_passages(source, words=words, overlap=overlap, account=account),
             partial(_vectors, model, known=_earlier_vectors(space, table)),
             width=model.vector_width(),
         )

@@ -25,7 +25,7 @@ from cloze.pipeline.readers.documents import Reader
 from cloze.pipeline.readers.input_shards import reader_named
 from cloze.pipeline.text.account import Account
 from cloze.pipeline.text.scripts import has_no_spaces
-from cloze.pipeline.text.texts import Document, cut_passages, read_documents
+from cloze.pipeline.text.texts import Document, cut_overlapping, read_documents
 
 FIRST_WORDS = 12
 """Words at the start of a passage that are searched for to find its line."""
@@ -51,17 +51,22 @@ def said_of(account: Account, seen: Look) -> list[str]:
     return [*account.lines(), *(f"left out: {odd}" for odd in seen.odd if odd.endswith(LEFT_OUT))]
 
 
-def placed_passages(source: SourceConfig, *, words: int, account: Account) -> Iterator[Passage]:
-    """Each passage of up to about `words` words, with its line."""
+def placed_passages(
+    source: SourceConfig, *, words: int, account: Account, overlap: int = 0
+) -> Iterator[Passage]:
+    """Each passage of up to about `words` words, with its line.
+
+    Before them come up to `overlap` words of the passage before.
+    """
     corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
     reader = reader_named(source.reader)
     documents = read_documents(corpus, CleaningConfig(), account)
     for file, of_file in groupby(documents, lambda document: document.file):
-        places = _Places(file, reader)
+        places = _Places(file, reader, overlapping=overlap > 0)
         titles = _Titles(file) if reader.is_json else None
         for document in of_file:
             title = titles.of(document.position) if titles else ""
-            passages = cut_passages(document.sentences, words=words)
+            passages = cut_overlapping(document.sentences, words=words, overlap=overlap)
             for text, line in places.lines(document, passages):
                 yield Passage(file, line, text, title)
 
@@ -97,8 +102,9 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
 class _Places:
     """Finds lines in a file, from its beginning to its end."""
 
-    def __init__(self, path: str, reader: Reader) -> None:
+    def __init__(self, path: str, reader: Reader, *, overlapping: bool = False) -> None:
         self._reader = reader
+        self._overlapping = overlapping
         self._chunks = stream(path, is_json=reader.is_json)
         self._buffer = bytearray()
         self._start, self._line = 0, 1
@@ -124,7 +130,8 @@ class _Places:
             found = None if reader.is_json else self._find(beginning(text))
             yield text, self._line if found else known
             if found:
-                self._place += found
+                # An overlapping passage may begin within the first words of the one before.
+                self._place += 1 if self._overlapping else found
                 self._move_to(self._place)
 
     def _find(self, words: re.Pattern[str]) -> int | None:

@@ -31,6 +31,21 @@ SHOWN_BY = {"vectors": "vectors", "lexical": "words"}
 
 @Parameter(name="*")
 @dataclass(frozen=True)
+class Cut:
+    """How documents are cut into passages."""
+
+    words: int = WORDS
+    """Approximate words per passage, which ends at a sentence boundary."""
+
+    overlap: int = 0
+    """Words at the end of a passage, in whole sentences, that the next one begins with."""
+
+
+CUT = Cut()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
 class RankedBy:
     """How passages are ranked."""
 
@@ -54,7 +69,7 @@ class RankedBy:
     """For millions of vectors: search a graph of them, built once, instead of comparing with all.
     How many of the nearest it finds is measured and logged. Needs the extra `index`."""
 
-    def how(self, *, words: int) -> How:
+    def how(self, cut: Cut) -> How:
         """The same for the searcher."""
         given: list[Ranking] = [
             name for name in ("hybrid", "vectors", "lexical") if getattr(self, name)
@@ -68,7 +83,8 @@ class RankedBy:
             ranking=ranking,
             weight=self.weight,
             language=self.language,
-            words=words,
+            words=cut.words,
+            overlap=cut.overlap,
             graph=self.index,
         )
 
@@ -84,7 +100,7 @@ def search(
     *questions: Text,
     questions_file: Annotated[Path | None, Parameter(name="--evaluate")] = None,
     top_k: int = 5,
-    words: int = WORDS,
+    cut: Cut = CUT,
     by: RankedBy = RANKED_BY,
     place: Place = PLACE,
 ) -> Answer | None:
@@ -94,9 +110,8 @@ def search(
     :param top_k: Number of passages for each question.
     :param questions_file: CSV or JSON lines with columns `question` and at least one of `file`,
         `passage`, `answer`; or a folder in BEIR's layout. Report how good the rankings are.
-    :param words: Approximate words per passage, which ends at a sentence boundary.
     """
-    how = by.how(words=words)
+    how = by.how(cut)
     if how.graph:
         import_module("usearch.index")  # report a missing library early
     if top_k < 1:

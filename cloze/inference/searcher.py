@@ -71,6 +71,8 @@ class How:
     """Whose stemmer and stopwords apply to words: one of Snowball's, `none`, or a guess."""
     words: int = WORDS
     """Words of a passage, about; it ends at the end of a sentence."""
+    overlap: int = 0
+    """Words at the end of a passage that the next one begins with, at most, on top of `words`."""
     graph: bool = False
     """Compare with a graph of the vectors instead of all, for millions of them."""
 
@@ -79,6 +81,11 @@ class How:
             raise UsageError(f"weight {self.weight:g}: expected a number from 0 to 1")
         if self.words < 1:
             raise UsageError(f"words {self.words}: expected at least 1 of each passage")
+        if not 0 <= self.overlap < self.words:
+            raise UsageError(
+                f"overlap {self.overlap}: expected at least 0 and fewer than the {self.words} "
+                "words of a passage"
+            )
 
 
 class Found(NamedTuple):
@@ -129,7 +136,13 @@ class Search:
         self._model = _loaded(model, directory)
         self.how = how
         self.index = index_folder(
-            self._model, directory, folder, words=how.words, space=space, others=others
+            self._model,
+            directory,
+            folder,
+            words=how.words,
+            overlap=how.overlap,
+            space=space,
+            others=others,
         )
         self._matrix_NH = open_vectors(self.index.path(VECTORS))
         self._passages = pa.ipc.open_file(pa.memory_map(self.index.path(PASSAGES)))

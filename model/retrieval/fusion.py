@@ -20,6 +20,9 @@ Ranking = Literal["hybrid", "vectors", "lexical"]
 WEIGHT = 0.65
 """Weight of the vectors, the rest is that of the words (benchmarks/results/search_quality.json)."""
 
+NOISE = 1e-6
+"""Standard deviation of cosines that are equal but for rounding, which must not be scaled up."""
+
 # N passages, K best rows
 
 
@@ -43,7 +46,8 @@ def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: fl
     total_N = np.zeros(len(by["vectors"]), np.float32)
     for name, share in weights.items():
         mean, deviation = spreads[name]
-        if deviation > 0:  # no word of the question occurs anywhere
+        # Otherwise no word of the question occurs anywhere, or all passages have one vector.
+        if deviation > NOISE:
             total_N += np.float32(share / deviation) * (by[name] - np.float32(mean))
     return total_N
 

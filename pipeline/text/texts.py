@@ -314,3 +314,19 @@ def cut_passages(sentences: list[str], *, words: int) -> Iterator[str]:
     """Runs of whole sentences of at most `words` words; a longer sentence is a passage alone."""
     for group in grouped(sentences, count_words, limit=words):
         yield join_sentences(group)
+
+
+def cut_overlapping(sentences: list[str], *, words: int, overlap: int) -> Iterator[str]:
+    """The same passages, each after the last sentences of the one before.
+
+    These have at most `overlap` words, on top of `words`, and never are a whole passage.
+    """
+    before: list[str] = []
+    for group in grouped(sentences, count_words, limit=words):
+        yield join_sentences([*before, *group])
+        before, size = [], 0
+        for sentence in reversed(group[1:]):
+            size += count_words(sentence)
+            if size > overlap:
+                break
+            before.insert(0, sentence)

@@ -412,3 +412,43 @@ def test_lines_of_a_large_file_of_escapes_take_no_time(cloze: Cloze, searched: P
     lines = [one.line for one in placed_passages(source, words=100, account=account)]
     assert time.monotonic() - started < 5  # 31 s per 4 MB before
     assert [line for line, _ in itertools.groupby(lines)] == list(range(1, 601))
+
+
+def test_an_index_is_a_folder_that_duckdb_and_faiss_read(cloze: Cloze, searched: Path) -> None:
+    """As docs/search.md shows it."""
+    duckdb = pytest.importorskip("duckdb")
+    asked = ("Names a b.", "--words", "4", "--vectors", "--top-k", "9")
+    (found,) = answer(cloze, *asked)
+    (index,) = indexes(searched)
+    vectors = np.load(next(index.glob("vectors*.npy")))
+    passages = pa.ipc.open_file(next(index.glob("passages*.arrow"))).read_all()
+    column = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1])
+    rows = passages.append_column("vector", column)
+    (question,) = api.load("encoder").embed("Names a b.", normalize=True).tolist()
+    nearest = duckdb.execute(
+        "select text, array_inner_product(vector, $1::float[8]) as score from rows "
+        "order by score desc, line",
+        [question],
+    ).fetchall()
+    assert len(rows) == len(nearest)
+    assert nearest[0][0] == found["passages"][0]["text"]
+    scores = [score for _, score in nearest]
+    assert scores == pytest.approx([one["score"] for one in found["passages"]], abs=1e-5)
+    faiss = pytest.importorskip("faiss")
+    flat = faiss.IndexFlatIP(vectors.shape[1])
+    flat.add(vectors)
+    assert flat.search(np.array([question], np.float32), 4)[0][0] == pytest.approx(scores, abs=1e-5)
+
+
+def test_overlapping_passages_keep_their_lines(cloze: Cloze, searched: Path) -> None:
+    lines = ["The a b.", "Names of the.", "A list of b.", "The names a.", "List the list."]
+    (searched / "texts" / "one.txt").write_text("\n".join(lines) + "\n")
+    (searched / "texts" / "two.txt").unlink()
+    (found,) = answer(cloze, "names", "--words", "6", "--overlap", "4", "--top-k", "9")
+    assert sorted((one["line"], one["text"]) for one in found["passages"]) == [
+        (1, "The a b. Names of the."),
+        (2, "Names of the. A list of b."),
+        (4, "The names a. List the list."),  # a single sentence is not repeated
+    ]
+    refused = cloze("search", "encoder", "texts", "a", "--words", "5", "--overlap", "5")
+    assert "overlap 5: expected at least 0 and fewer than the 5 words" in refused.stderr

@@ -171,9 +171,11 @@ def test_half_of_the_questions_choose_a_weight_that_the_other_half_confirms(
 ) -> None:
     """Words answer everything, and an encoder of random weights knows none of them."""
     write_model(folder / "encoder")
+    draw = np.random.default_rng(0)
     names = [f"w{number}orange" for number in range(60)]
     for name in names:
-        (folder / "texts" / f"{name}.txt").write_text(f"A list of {name} names.\n")
+        known = " ".join(draw.choice(["the", "list", "of", "names", "a", "b"], 6))
+        (folder / "texts" / f"{name}.txt").write_text(f"{known} {name}.\n")
     rows = [json.dumps({"question": f"{name} b", "file": f"{name}.txt"}) for name in names]
     (folder / "q.jsonl").write_text("\n".join(rows))
     command = ("search", "encoder", "texts", "--evaluate", "q.jsonl", "--weight", "0.98")

@@ -11,7 +11,7 @@ from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
 from cloze.pipeline.readers import documents
 from cloze.pipeline.readers.input_shards import input_shards
 from cloze.pipeline.text import texts
-from cloze.pipeline.text.texts import cut_passages, read_texts
+from cloze.pipeline.text.texts import cut_overlapping, cut_passages, read_texts
 
 WRAPPED = """The whale is the largest animal that has ever lived on this
 earth, and nobody who has seen one near a ship forgets how
@@ -94,3 +94,13 @@ def test_passages_are_whole_sentences_and_lose_nothing() -> None:
     passages = list(cut_passages(sentences, words=4))
     assert passages == ["one two three. four.", "five six.", "a b c d e f g.", "end."]
     assert list(cut_passages([], words=4)) == []
+
+
+def test_overlapping_passages_begin_with_the_last_sentences_of_the_one_before() -> None:
+    sentences = ["one two.", "three.", "four.", "five six seven.", "a b c d e f g.", "end."]
+    assert list(cut_overlapping(sentences, words=4, overlap=1)) == [
+        *("one two. three. four.", "four. five six seven.", "a b c d e f g.", "end."),
+    ]
+    assert list(cut_overlapping(sentences, words=4, overlap=0)) == [
+        *cut_passages(sentences, words=4)
+    ]
