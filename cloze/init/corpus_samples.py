@@ -12,13 +12,13 @@ blocks of lines and the length of their lines; its reason mentions the alternati
 line breaks, HTML and the language are guessed from the same samples.
 """
 
+import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.filesystem import InputFile, find_files
@@ -239,7 +239,7 @@ def _sampled_corpus(reader: ReaderName, files: list[InputFile], *, size: int) ->
     )
     texts, share = tuple(sample.beginning for sample in read.values()), 1.0
     if reader in PAGES:
-        texts, share = _page_texts(reader, [*read], text_bytes / max(size, 1))
+        texts, share = _page_texts(reader, read)
     rows = ()
     if reader in TABLES:
         parse = json_objects if reader == "jsonl" else partial(csv_rows, path=files[0].path)
@@ -255,19 +255,30 @@ def _sampled_corpus(reader: ReaderName, files: list[InputFile], *, size: int) ->
 
 
 def _page_texts(
-    reader: ReaderName, files: list[InputFile], expansion: float
+    reader: ReaderName, samples: Mapping[InputFile, Sample]
 ) -> tuple[tuple[str, ...], float]:
-    """The texts of some pages, and the share of text in the files' decompressed bytes."""
+    """The texts of some pages, and the share of text in the decompressed bytes that hold them."""
     source = SourceConfig(reader=reader, path="-")
+    limit = WHOLE_BYTES // len(samples)
     texts, size = [], 0.0
-    for file in files:
-        for block in islice(reader_named(reader).read(Piece(file.path), source), 1):
+    for file, sample in samples.items():
+        # Of an archive only the beginning is read, and only its bytes count.
+        whole = _decompressed_bytes(file, sample)
+        stop = None if reader == "html" or whole <= limit else limit
+        for block in reader_named(reader).read(Piece(file.path, stop=stop), source):
             texts += [text.decode("utf-8", "replace") for _, text in block.documents()]
-        size += file.size * expansion
+        size += whole if stop is None else stop
         if size > WHOLE_BYTES:
             break
     share = sum(len(text.encode()) for text in texts) / max(size, 1.0)
     return tuple(texts[:SAMPLED_ROWS]), min(share, 1.0)
+
+
+def _decompressed_bytes(file: InputFile, sample: Sample) -> float:
+    """Infinite for compressed files of which the sample did not reach the end."""
+    if sample.text_per_byte is not None:
+        return file.size * sample.text_per_byte
+    return float(file.size) if can_be_cut(file.path) else math.inf
 
 
 def _samples(

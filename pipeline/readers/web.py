@@ -77,16 +77,21 @@ def _shown(raw: bytes) -> bytes | BrokenRecord:
 
 
 def read_warc(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
-    """The pages and texts of the archive; a position is the number of the record."""
-    yield from pack(_texts(piece.path))
+    """The pages and texts of the archive; a position is the number of the record.
+
+    `piece.stop` counts decompressed bytes: records that begin there or behind it are left out.
+    """
+    yield from pack(_texts(piece.path, piece.stop))
 
 
-def _texts(path: str) -> Iterator[tuple[int, bytes | BrokenRecord]]:
+def _texts(path: str, stop: int | None) -> Iterator[tuple[int, bytes | BrokenRecord]]:
     archives = _library("warcio.archiveiterator")
-    file = io.BufferedReader(_File(unpacked(path)))
+    archive = archives.ArchiveIterator(io.BufferedReader(_File(unpacked(path))))
     found = 0
     try:
-        for number, record in enumerate(archives.ArchiveIterator(file)):
+        for number, record in enumerate(archive):
+            if stop is not None and archive.offset >= stop:
+                break
             found += 1
             # Requests and metadata are no documents.
             if record.rec_type in ("response", "resource", "conversion"):

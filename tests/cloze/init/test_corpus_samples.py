@@ -1,8 +1,11 @@
 """The layout of plain text is guessed from samples."""
 
+import gzip
+from pathlib import Path
+
 import pytest
 
-from cloze.init.corpus_samples import language, line_breaks, plain_layout
+from cloze.init.corpus_samples import language, line_breaks, look, plain_layout
 
 GOOGLE = "The first sentence.\nHe asked: why?\nNobody knew!\n\n" * 500
 ARTICLES = "A title\nOne paragraph. It goes on. And on.\nAnother one. It ends.\n\n" * 500
@@ -75,3 +78,31 @@ ENGLISH = "The dog and the cat are not in the house that was built for the king 
 )
 def test_the_language_is_guessed(text: str, expected: str) -> None:
     assert language(text) == expected
+
+
+def record(kind: str, content: bytes) -> bytes:
+    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nContent-Type: text/plain\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "compressed", "text_bytes"),
+    [
+        (10, False, 1_000_000),
+        (100, False, 10_000_000),  # more text than one block of the reader holds
+        (200, False, 20_000_000),  # more bytes than are read in all
+        (100, True, 10_000_000),
+    ],
+)
+def test_the_text_of_an_archive_is_estimated_from_the_bytes_that_were_read(
+    tmp_path: Path, pairs: int, compressed: bool, text_bytes: int
+) -> None:
+    pytest.importorskip("warcio")
+    pytest.importorskip("resiliparse")
+    text = b"This sentence is as long as forty bytes.\n"[1:] * 2500  # 100,000 bytes
+    pair = record("conversion", text) + record("metadata", b"x" * len(text))
+    path = tmp_path / ("a.warc.gz" if compressed else "a.warc")
+    path.write_bytes((gzip.compress(pair) if compressed else pair) * pairs)
+    found = look(str(path))
+    assert found.reader == "warc"
+    assert found.text_bytes == pytest.approx(text_bytes, rel=0.02)
