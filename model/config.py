@@ -866,8 +866,9 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 9
-    """9: notes name labels that differ only in case or white space."""
+    format_version: ClassVar[int] = 10
+    """10: with `select = "best"`, the weights are those of the selected epoch; a text that is query
+    and passage has a vector as each."""
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""

@@ -129,13 +129,17 @@ class Trainer:
         self._unit_tokens = problem.unit_tokens("train")
 
     def run(self, advance: Advance) -> TrialResult:
-        """Train all epochs; `advance` is called after every step."""
+        """Train all epochs; `advance` is called after every step.
+
+        Leaves the module with the weights of the selected epoch.
+        """
         started = time.monotonic()
         give_back_memory()  # an earlier trial's
         headline, epochs = self.problem.headline, self.recipe.task.epochs
         evaluations = self.recipe.config.evaluations or epochs
         chosen: TrialResult | None = None
         history: list[EpochRecord] = []
+        module, kept = self.approach.module, None
 
         def logits_of(splits: Iterable[str]) -> dict[str, Logits]:
             return {split: split_logits(self.problem, self.approach, split) for split in splits}
@@ -158,10 +162,20 @@ class Trainer:
                 others = [s for s in self.problem.sequences if s not in ("train", *logits)]
                 logits |= logits_of(others)
                 chosen = decoded(self.problem, logits, epoch=epoch)
+                # What is saved must be what was scored; the last epoch's weights are there anyway.
+                if epoch < epochs:
+                    kept = {name: value.clone() for name, value in module.state_dict().items()}
         if chosen is None:
             raise AssertionError("the last epoch is always evaluated")
+        if kept is not None and chosen.chosen_epoch < epochs:
+            module.load_state_dict(kept)
         seconds = time.monotonic() - started
         return replace(chosen, epochs=tuple(history), steps=self.steps, seconds=seconds)
+
+    def missed_decay(self, result: TrialResult) -> float:
+        """The factor by which weight decay scales what has no gradient up to the selected epoch."""
+        steps = result.chosen_epoch * self.steps_per_epoch
+        return self.engine.schedule.missed_decay(steps)
 
     def train_epoch(self, epoch: int, advance: Advance) -> float:
         """Train one epoch; return its mean loss."""

@@ -285,7 +285,7 @@ class TrialRunner:
             weights[embeddings] = plan.problem.restore_rows(
                 initial.parameters[embeddings],
                 weights[embeddings],
-                decay=trainer.engine.schedule.missed_decay(),
+                decay=trainer.missed_decay(result),
             )
         trial = trial_record(plan, result, restarts=attempt)
         self._latest = (plan.name, weights)

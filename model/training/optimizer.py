@@ -87,9 +87,9 @@ class Schedule:
         peak = line if self.steps_before else optimizer.learning_rate
         return peak * done / optimizer.warmup_steps
 
-    def missed_decay(self) -> float:
-        """The factor by which weight decay scales a parameter that never has a gradient."""
-        rates = map(self, range(self.steps))
+    def missed_decay(self, steps: int) -> float:
+        """The factor by which the decay of `steps` steps scales a parameter without a gradient."""
+        rates = map(self, range(steps))
         return math.prod(1 - rate * self.optimizer.weight_decay for rate in rates)
 
 
