@@ -13,6 +13,7 @@ The kinds differ only in this module, except for WordPiece's fast implementation
 """
 
 import json
+import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -566,6 +567,10 @@ SPECIAL_NAMES = {
 MOST_GROWTH = 64
 """By how much a foreign normalizer's replacements may lengthen a text; usual ones do not."""
 
+MAY_MATCH_NOTHING = re.compile(r"[*?^$|]|\\[bBAZzGKyY]|\{[0,]|\(\)|\A\Z")
+"""Every regular expression that can match without consuming a letter has one of these; some others
+do, too."""
+
 WORD_BEGINS = "\u2581"
 """Stands for the space before a word in SentencePiece's vocabularies."""
 
@@ -653,10 +658,11 @@ def _growth(normalizer: JsonValue) -> Iterator[str]:
             waiting += [step.get("normalizers")]
             if step.get("type") == "Replace":
                 pattern, content = step.get("pattern"), str(step.get("content"))
-                plain = pattern.get("String") if isinstance(pattern, dict) else None
-                factor *= max(
-                    1.0, len(content) / max(len(str(plain)), 1) if plain else len(content)
-                )
+                known = pattern if isinstance(pattern, dict) else {}
+                plain, expression = known.get("String"), str(known.get("Regex", ""))
+                # What matches an empty string inserts between letters, which all stay.
+                inserts = not plain and MAY_MATCH_NOTHING.search(expression) is not None
+                factor *= max(1.0, inserts + len(content) / max(len(str(plain or "")), 1))
     if factor > MOST_GROWTH:
         yield (
             f"its normalizer may make a text {factor:,.0f} times as long, expected at most "

@@ -1,5 +1,6 @@
 """The WordPiece tokenizer: BERT's pipeline, with literal special tokens as text."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,36 @@ def test_files_that_hold_no_tokenizer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
     with pytest.raises(UsageError, match="not a tokenizer.json"):
         read_tokenizer_json(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "content", "times"),
+    [
+        ({"Regex": "(?=.)"}, "x", "128"),  # 2 to the 7th: every letter stays beside its x
+        ({"Regex": "b*"}, "x", "128"),
+        ({"Regex": ""}, "x", "128"),
+        ({"String": ""}, "x", "128"),
+        ({"String": "a"}, "aa", "128"),
+        ({"Regex": "[ab]"}, "xx", "128"),
+        ({"Regex": " {2,}"}, "x", None),  # takes away at least as much as it adds
+        ({"Regex": "(?=.)"}, "", None),
+    ],
+)
+def test_replacements_that_would_fill_the_memory_are_refused(
+    tmp_path: Path, pattern: dict[str, str], content: str, times: str | None
+) -> None:
+    step = {"type": "Replace", "pattern": pattern, "content": content}
+    words = {word: number for number, word in enumerate(WORDS)}
+    table = {
+        "normalizer": {"type": "Sequence", "normalizers": [step] * 7},
+        "model": {"type": "WordPiece", "vocab": words},
+    }
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(UsageError) as refused:
+        read_tokenizer_json(path)  # what is let through here is not BERT's pipeline either
+    expected = f"its normalizer may make a text {times} times as long"
+    assert (expected in str(refused.value)) == (times is not None)
 
 
 def test_google_ids_on_the_released_vocabulary(shared_data: Path) -> None:
