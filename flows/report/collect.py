@@ -10,6 +10,7 @@ A long run has more points than a screen has pixels, so training losses are aver
 
 import json
 import os
+import re
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -383,8 +384,10 @@ def trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[
     medians: dict[str, dict[str, float]] = {}
     for task in scores.tasks:
         for system in task.systems:
-            prefix = f"trials/{task.name}-{system.name}-"
-            taken = [spent for name, spent in seconds.items() if name.startswith(prefix)]
+            # Only a seed may follow: `pretrained-last-linear` begins like `pretrained`, and trials
+            # of grid points have shorter or longer epochs.
+            own = re.compile(re.escape(f"trials/{task.name}-{system.name}-") + r"\d+\.json")
+            taken = [spent for name, spent in seconds.items() if own.fullmatch(name)]
             if taken:
                 medians.setdefault(task.name, {})[system.name] = statistics.median(taken)
     return medians

@@ -185,6 +185,9 @@ SECONDS = {
     "trials/tagging-random-0.json": 3.0,
     "trials/tagging-random-1.json": 4.0,
     "trials/tagging-pretrained-0.json": 5.0,
+    # Neither a point of the grid nor another system counts for `pretrained`.
+    "trials/tagging-pretrained-0-batch16.json": 90.0,
+    "trials/tagging-pretrained-last-linear-0.json": 1.0,
 }
 
 SENTENCES = {
