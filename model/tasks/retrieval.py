@@ -201,8 +201,12 @@ class Retrieval(GroupedProblem):
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """For each query the best passage, and for each vector size the top `DEPTH` by number."""
         texts = self._texts[split]
-        flat = (text for line in texts.lines for text in line)
-        places = {text: place for place, text in enumerate(flat)}
+        # Apart, since a text may be both: with prompts, a query and a passage have other vectors.
+        query_places: dict[str, int] = {}
+        passage_places: dict[str, int] = {}
+        for first, line in zip(self._first[split][:-1].tolist(), texts.lines, strict=True):
+            query_places[line[0]] = first
+            passage_places |= {text: first + at for at, text in enumerate(line) if at}
         ranked = []
         for size in (logits.shape[1], *self.config.retrieval.dimensions):
             vectors_ND = logits[:, :size]
@@ -211,8 +215,8 @@ class Retrieval(GroupedProblem):
             )
             ranked.append(
                 best_passages(
-                    vectors_ND[[places[query] for query in texts.queries]],
-                    vectors_ND[[places[passage] for passage in texts.passages]],
+                    vectors_ND[[query_places[query] for query in texts.queries]],
+                    vectors_ND[[passage_places[passage] for passage in texts.passages]],
                 )
             )
         return [

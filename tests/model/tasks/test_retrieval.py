@@ -80,6 +80,14 @@ def test_shorter_vectors_are_trained_and_scored_as_well(tmp_path: Path) -> None:
     assert nested.metrics[-1] == "ndcg@10_2"
 
 
+def test_a_text_that_is_query_and_passage_has_a_vector_as_each(tmp_path: Path) -> None:
+    problem, _ = loaded(tmp_path, [pair("a", "b"), pair("b", "a")])
+    # The vectors of query a, passage b, query b, passage a: as if a prompt made them differ.
+    logits = np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.float32)
+    first, second = problem.predictions("dev", logits)
+    assert (first["text"], second["text"]) == ("b", "a")
+
+
 def test_equal_queries_are_one_and_all_their_passages_are_right(tmp_path: Path) -> None:
     problem, _ = loaded(tmp_path, [pair("a", "b"), pair("a", "c"), pair("d", "b")])
     assert problem.examples("dev") == 2
