@@ -35,7 +35,7 @@ from torch import Tensor
 
 from cloze.artifacts.config import flat
 from cloze.artifacts.digests import digest_of_file
-from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.filesystem import flush
 from cloze.artifacts.progress import say
 from cloze.model.training.distributed import World
@@ -117,9 +117,15 @@ class SavedRun:
         double the model's fp32 state.
         """
         read = self.read() if world.is_first else {}
-        # Other ranks know only the shapes: the broadcast overwrites their zeros.
+        if world.is_first and (missing := sorted(shapes.keys() - read.keys())):
+            raise IntegrityError(
+                f"the checkpoint after step {self.state['step']} lacks {missing[0]}"
+                f"{f' and {len(missing) - 1} other parameters' if missing[1:] else ''}; expected "
+                "the state of every parameter; resume from an earlier checkpoint, or train anew"
+            )
         for name, shape in shapes.items():
-            kept = read.pop(name, ParameterState(*(torch.zeros(shape) for _ in PARTS)))
+            # Other ranks know only the shapes: the broadcast overwrites their zeros.
+            kept = read.pop(name, None) or ParameterState(*(torch.zeros(shape) for _ in PARTS))
             yield name, ParameterState(*(world.broadcast_tensor(part) for part in kept))
 
 

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from cloze.artifacts.errors import ClozeError, UsageError
-from cloze.model.training.checkpoints import PARTS, Checkpoints, ParameterState, refuse_changes
+from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.model.training.checkpoints import (
+    PARTS,
+    Checkpoints,
+    ParameterState,
+    SavedRun,
+    refuse_changes,
+)
+from cloze.model.training.distributed import World
 from tests.model.training.soak_program import SITES
 
 IDENTITY = {
@@ -44,6 +51,15 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert found["step"] == 7
     for name, kept in _parameters(7).items():
         assert all(map(torch.equal, checkpoints.parameters(7)[name], kept))
+
+
+def test_a_parameter_that_the_checkpoint_lacks_is_an_error_and_never_zeros() -> None:
+    saved = SavedRun({"step": 7}, lambda: _parameters(7))
+    world = World(0, 1, torch.device("cpu"))
+    shapes = {name: kept.master.shape for name, kept in _parameters(7).items()}
+    assert [name for name, _ in saved.parameters(shapes, world=world)] == ["a.weight", "b.bias"]
+    with pytest.raises(IntegrityError, match=r"step 7 lacks c\.bias; expected the state of every"):
+        next(saved.parameters({**shapes, "c.bias": torch.Size([1])}, world=world))
 
 
 def test_no_checkpoint_is_none_and_no_error(tmp_path: Path) -> None:
