@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from cloze.artifacts import filesystem
 from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.errors import ClozeError, UsageError
-from cloze.artifacts.filesystem import is_local, located
+from cloze.artifacts.filesystem import find_files, is_local, located
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.external_inputs import read_model_config
 from cloze.flows.forecast import (
@@ -207,16 +207,20 @@ class Work:
                 shape = {"preset": None, "family": family, **sizes}
                 self.encoder = EncoderConfig.model_validate(shape)
         self.text_bytes, self.unparsed_bytes = 0.0, 0.0
+        self.weighted_bytes = 0.0
+        """Bytes of text times the weight of their source."""
         parsed = parsed_distributions()
         for source in run.corpus.sources if run.corpus else ():
             python = sum(_source_bytes(package) for package in source.packages)
-            self.text_bytes += TEXT_PER_SOURCE_BYTE * python
+            size = TEXT_PER_SOURCE_BYTE * python
             # docstrings parsed on this machine before are cached
             self.unparsed_bytes += python if parsed < len(source.packages) else 0
             if source.path and is_local(source.path):
-                path = Path(located(source.path))
-                files = [path] if path.is_file() else path.rglob("*")
-                self.text_bytes += sum(file.stat().st_size for file in files if file.is_file())
+                # a missing folder is refused elsewhere, with a remedy
+                with suppress(UsageError):
+                    size += sum(file.size for file in find_files(source.path, source.exclude))
+            self.text_bytes += size
+            self.weighted_bytes += size * source.weight
 
     def of(self, stage: str) -> float:
         """The work of `stage`; 0 if it is negligible."""
@@ -226,7 +230,7 @@ class Work:
         flops, _ = self._fine_tuning
         return {
             **dict.fromkeys(("dedup", "vocabulary", "tokens"), self.text_bytes),
-            "examples": self.text_bytes * examples.copies * len(examples.max_seq_lengths),
+            "examples": self.weighted_bytes * examples.copies * len(examples.max_seq_lengths),
             "labels": float(sum(map(_source_bytes, labelled))),
             "pretrain": self._pretraining_flops(),
             "finetune": flops,

@@ -203,18 +203,22 @@ WORKERS = (2, 16, 128, 1024)
 """Numbers of workers for which disk usage is estimated."""
 
 
-def forecast_corpus(text_bytes: float, config: ExamplesConfig) -> CorpusForecast:
-    """Estimate the preparation of `text_bytes` of text."""
+def forecast_corpus(
+    text_bytes: float, config: ExamplesConfig, *, weight: float = 1.0
+) -> CorpusForecast:
+    """Estimate the preparation of `text_bytes` of text; `weight` is its sources' mean weight."""
     word_pieces = text_bytes * WORD_PIECES_PER_BYTE
     yields = {
         length: expected_yield(length, packed=config.pack_documents)
         for length in config.max_seq_lengths
     }
-    examples = {length: word_pieces * found.per_word_piece for length, found in yields.items()}
+    examples = {
+        length: weight * word_pieces * found.per_word_piece for length, found in yields.items()
+    }
     a_copy = sum(count * yields[length].mean_length for length, count in examples.items())
     written = config.copies * len(config.max_seq_lengths)
     # Text is cleaned and tokenised once; every copy of every length reads all tokens again.
-    core_seconds = text_bytes * (1 / TOKENS_RATE + written / EXAMPLES_RATE)
+    core_seconds = text_bytes * (1 / TOKENS_RATE + weight * written / EXAMPLES_RATE)
     documents = text_bytes / MEAN_DOCUMENT
     moved = text_bytes * PACKED_RATIO + documents * ROW_BYTES
     wanted = max(int(min(text_bytes / BUCKET_BYTES, MOST_BUCKETS)), 1)

@@ -78,10 +78,8 @@ def plan(
         lines += ["", f"expected on this machine: {_time(total / 3600)}"]
         lines += _indented([(e.stage, _time(e.seconds / 3600), e.basis) for e in expected])
     data["expected"] = [asdict(each) for each in expected]
-    # docstrings of installed packages have no path, and their size is unknown
-    sources = [source.path for source in run.corpus.sources] if run.corpus else []
-    text_bytes = elsewhere or sum(look(path).text_bytes for path in sources if path)
-    corpus = forecast_corpus(text_bytes, run.examples)
+    text_bytes, weight = (elsewhere, 1.0) if elsewhere else _text_of(run)
+    corpus = forecast_corpus(text_bytes, run.examples, weight=weight)
     if text_bytes and {*to_run} & {*PREPARE}:
         data["preparation"] = asdict(corpus)
         lines += _preparation(corpus, run, machine)
@@ -108,6 +106,15 @@ def plan(
     data["stages"] = [step.model_dump(mode="json") for step in found.steps] if found else []
     data["tables"] = [str(file) for file in written]
     return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
+
+
+def _text_of(run: RunConfig) -> tuple[float, float]:
+    """Estimated bytes of the sources' text, and the mean weight of a byte."""
+    # docstrings of installed packages have no path, and their size is unknown
+    sources = [source for source in run.corpus.sources if source.path] if run.corpus else []
+    sizes = [look(source.path, source.exclude).text_bytes for source in sources]
+    weighted = sum(size * source.weight for size, source in zip(sizes, sources, strict=True))
+    return sum(sizes), weighted / sum(sizes) if weighted else 1.0
 
 
 def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloze.flows.config import RunConfig
+from cloze.flows.expected import Work
 from tests.conftest import PROJECT
 
 
@@ -85,3 +88,28 @@ def test_a_busy_machine_is_said_to_be_busy(
     monkeypatch.setattr("cloze.execution.planning.load_per_core", lambda: load)
     told = cloze("plan", "try.toml").stdout
     assert ("this machine is busy now (3.2 processes per core)" in told) is is_said
+
+
+def test_excluded_files_do_not_count_and_weights_do(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    (folder / "texts" / "drafts").mkdir()
+    (folder / "texts" / "drafts" / "two.txt").write_text("A draft of the second one.\n" * 1000)
+
+    def planned(weight: int) -> dict[str, Any]:
+        path = folder / f"weight-{weight}.toml"
+        config = (folder / "try.toml").read_text() + 'exclude = ["drafts/*"]\n'
+        path.write_text(f"{config}weight = {weight}\n")
+        run = RunConfig.model_validate(tomllib.loads(path.read_text()))
+        work = Work(run)
+        # "The first document." and a line feed
+        assert work.text_bytes == 20
+        assert work.of("examples") == 20 * weight * run.examples.copies * 2
+        assert len(run.examples.max_seq_lengths) == 2
+        done = cloze("plan", path.name, "--json")
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout)["preparation"])
+
+    once, thrice = planned(1), planned(3)
+    assert once["text_bytes"] == thrice["text_bytes"] == 20
+    assert thrice["examples"]["128"] == pytest.approx(3 * once["examples"]["128"])
