@@ -850,8 +850,8 @@ class PretrainStage(StageConfig):
 
     stage: ClassVar[str] = "pretrain"
     program: ClassVar[str] = "cloze.model.training.pretrain"
-    format_version: ClassVar[int] = 4
-    """4: config.json gives every field of the encoder."""
+    format_version: ClassVar[int] = 5
+    """5: every one of `evaluation_examples` is evaluated, not only whole batches of 256."""
 
     seed: int
     """The run's seed."""

@@ -96,11 +96,12 @@ def heldout_sources(
             continue
         # Keyed by a constant instead of the run's seed, so that runs are compared on the same
         # sample.
-        order = LengthOrder(length, first_copy, min(EVALUATION_BATCH, wanted), "evaluation")
+        whole, rest = divmod(wanted, EVALUATION_BATCH)
+        sizes = (EVALUATION_BATCH,) * whole + (rest,) * (rest > 0)
+        order = LengthOrder(length, first_copy, sizes[0], "evaluation", sizes)
         phase = PhaseConfig(max_seq_length=length, share=1.0)
         sources[length] = BatchSource(
-            # Whole batches only: a rest of `wanted` that does not fill one is not evaluated.
-            curriculum=Curriculum(wanted // order.batch_size, (phase,), {length: order}),
+            curriculum=Curriculum(len(sizes), (phase,), {length: order}),
             shards={length: shards},
             share=share,
             cost=CostModel.of(stage.encoder, tokenizer.size),

@@ -9,9 +9,12 @@ import pytest
 
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.store import Artifact
+from cloze.model.config import PretrainStage
 from cloze.model.data.batch import ragged_indices
+from cloze.model.data.micro_batches import Share
 from cloze.model.data.shards import ExampleShards, select
-from tests.model.training.training_fixtures import WORDS, examples_artifact
+from cloze.model.data.sources import heldout_sources
+from tests.model.training.training_fixtures import TOKENIZER, WORDS, examples_artifact
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +109,24 @@ def test_a_shard_with_other_columns_than_promised_is_refused(tmp_path: Path) -> 
 def test_ids_are_below_the_vocabulary_size(shards: ExampleShards) -> None:
     found = shards.gather(0, np.array([0, 2]), np.array([0, 0]))
     assert found.input_ids.max() < WORDS
+
+
+@pytest.mark.parametrize(
+    ("wanted", "batches"), [(16, [16]), (256, [256]), (300, [256, 44]), (2048, [256, 64])]
+)
+def test_every_example_that_is_asked_for_is_evaluated(
+    tmp_path: Path, wanted: int, batches: list[int]
+) -> None:
+    artifact = examples_artifact(tmp_path, heldout=320)
+    recipe = {
+        "steps": 1,
+        "phases": [{"max_seq_length": 32, "share": 1.0}],
+        "evaluation_examples": wanted,
+    }
+    stage = PretrainStage.model_validate({"seed": 0, "encoder": {}, "pretrain": recipe})
+    sources = heldout_sources(artifact, TOKENIZER, stage, share=Share(0, 1, 1024))
+    curriculum = sources[32].curriculum
+    found = [curriculum.batch(step) for step in range(curriculum.steps)]
+    assert [batch.stop - batch.first for batch in found] == batches
+    rows = [curriculum.lengths[32].locate(batch)[1] for batch in found]
+    assert len(np.unique(np.concatenate(rows))) == sum(batches)
