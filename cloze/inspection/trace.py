@@ -93,11 +93,14 @@ def trace(
     if "examples" in found:
         examples, tokens = found["examples"], found["tokens"]
         example = find_example(examples, split=split, row=row)
-        bucket, number, values = find_origin(example, tokens)
+        origin = find_origin(example, tokens)
         tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
         masked = example_text(example.values, tokenizer)
-        document = document_text(values, tokenizer)
-        digest = values["document_digest"].hex()
+        document = document_text(origin.document, tokenizer)
+        digest = origin.document["document_digest"].hex()
+        several = ""
+        if origin.documents > 1:
+            several = f" (the first of {origin.documents} documents with this segment)"
         position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
         steps += [
             TraceStep("examples", examples.digest, f"{len(examples.manifest.files)} files"),
@@ -108,13 +111,13 @@ def trace(
             TraceStep(
                 "tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"
             ),
-            TraceStep("shard", bucket.sha256, f"{bucket.name}, row {number}"),
-            TraceStep("document", digest, document.title.partition(", ")[2]),
+            TraceStep("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
+            TraceStep("document", digest, document.title.partition(", ")[2] + several),
             TraceStep("text", "", document.text.replace("\n", " ")),
         ]
         config = RunConfig.model_validate(record.config)
         if file and config.corpus:
-            where = find_file(values["document_digest"], config.corpus, config.cleaning)
+            where = find_file(origin.document["document_digest"], config.corpus, config.cleaning)
             steps.append(TraceStep("file", "", where))
     rows = []
     for step in steps:
@@ -166,8 +169,20 @@ def find_example(examples: Artifact, *, split: str, row: int) -> TracedExample:
     return TracedExample(entry, left, copy, values)
 
 
-def find_origin(example: TracedExample, tokens: Artifact) -> tuple[FileEntry, int, DocumentRow]:
-    """The document that contains the example's first segment: its file, its row, and the row."""
+@dataclass(frozen=True)
+class Origin:
+    """The first document that contains an example's first segment."""
+
+    file: FileEntry
+    row: int
+    """Within its file."""
+    document: DocumentRow
+    documents: int
+    """Number of documents that contain the segment: a short one may occur in several."""
+
+
+def find_origin(example: TracedExample, tokens: Artifact) -> Origin:
+    """The document that contains the example's first segment, the first one if several do."""
     facts = example.file.statistics
     entry = tokens.manifest.file(tokens_name(facts["split"], facts["bucket"]))
     wanted = first_segment(example.values)
@@ -175,15 +190,18 @@ def find_origin(example: TracedExample, tokens: Artifact) -> tuple[FileEntry, in
         table = pa.ipc.open_file(source).read_all()
     ids = table.column("token_ids").combine_chunks()
     places = places_of(wanted, ids.values.to_numpy().astype(np.int64))
-    if not len(places):
+    ends = ids.offsets.to_numpy()[1:] - ids.offsets.to_numpy()[0]
+    # The first document that ends beyond a place contains it, if the segment ends there, too: the
+    # end of one and the beginning of the next may look like it.
+    rows = np.searchsorted(ends, places, side="right")
+    rows = np.unique(rows[places + len(wanted) <= ends[rows]])
+    if not len(rows):
         raise UsageError(
             f"{entry.name}: no document contains the example's first segment; "
             "the example was made from other tokens"
         )
-    ends = ids.offsets.to_numpy()[1:] - ids.offsets.to_numpy()[0]
-    # The first document that ends beyond the place contains it.
-    row = int(np.searchsorted(ends, places[0], side="right"))
-    return entry, row, table.slice(row, 1).to_pylist()[0]
+    row = int(rows[0])
+    return Origin(entry, row, table.slice(row, 1).to_pylist()[0], len(rows))
 
 
 def find_file(digest: bytes, corpus: CorpusConfig, cleaning: CleaningConfig) -> str:

@@ -5,16 +5,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.store import Artifact
 from cloze.inspection.inspect_artifact import inspect
+from cloze.inspection.trace import TracedExample, find_origin
 from cloze.pipeline.examples import make_examples
 from cloze.pipeline.tokens import make_tokens
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
-from tests.pipeline.synthetic_tokens import examples_table
+from tests.pipeline.synthetic_tokens import (
+    examples_table,
+    small_tokenizer,
+    tokens_artifact,
+)
+from tests.pipeline.synthetic_tokens import tokens_table as documents_table
 
 Look = Callable[..., Answer]
 TEXTS = documents(1, 60)
@@ -116,3 +124,32 @@ def test_dropped_works_with_and_without_a_reason(
         done = cloze("inspect", tokens.directory, "--dropped", *reason)
         assert done.returncode == 0
         assert len(done.stdout.rpartition("\n\n")[2].splitlines()) == expected
+
+
+@pytest.mark.parametrize(
+    ("segment", "row", "documents"),
+    [
+        ([30, 31], 0, 1),
+        ([31, 40], 3, 1),  # the end of document 0 and the beginning of document 1 look like it
+        ([50], 1, 2),
+    ],
+)
+def test_an_example_is_traced_to_a_document_that_holds_all_of_its_segment(
+    tmp_path: Path, segment: list[int], row: int, documents: int
+) -> None:
+    contents = [[[30, 31]], [[40, 50]], [[50, 60]], [[31, 40]]]
+    tables = [documents_table([content], vocabulary_size=200) for content in contents]
+    held = tokens_artifact(
+        tmp_path, {("train", 0): pa.concat_tables(tables)}, tokenizer=small_tokenizer()
+    )
+    facts = {"split": "train", "bucket": 0}
+    file = FileEntry(name="train-64-00000.arrow", size=0, sha256="0" * 64, statistics=facts)
+    values = {
+        "input_ids": [2, *segment, 3, 99, 3],
+        "segment_a_length": len(segment) + 2,
+        "masked_lm_positions": [1],
+        "masked_lm_ids": segment[:1],
+    }
+    origin = find_origin(TracedExample(file, 0, 0, values), held)
+    assert (origin.row, origin.documents) == (row, documents)
+    assert origin.document["token_ids"] == [id for sentence in contents[row] for id in sentence]
