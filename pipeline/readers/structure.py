@@ -16,6 +16,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES
+
 SHOWN_COLUMNS = 20
 
 TABLE_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
@@ -120,7 +122,7 @@ def _is_json(text: str) -> bool:
 
 def dialect_of(text: str, path: str) -> Dialect | None:
     """How the table that begins with `text` is written; None if it is none."""
-    suffix = next((known for known in SEPARATORS if known in path.rsplit("/", 1)[-1].lower()), "")
+    suffix = _suffix(path)
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     # drop the last line, which may be cut
     if not lines.endswith("\n") and "\n" in lines:
@@ -132,13 +134,21 @@ def dialect_of(text: str, path: str) -> Dialect | None:
             header, *rows = (row for row in islice(parsed, SAMPLED_ROWS) if row)
         except (csv.Error, ValueError):
             continue
-        if _is_table(header, rows, known=bool(suffix)):
+        if _is_table(header, rows, known=suffix in SEPARATORS):
             return Dialect(delimiter, quoting, tuple(header))
     name = lines.partition("\n")[0].strip()
-    if suffix and COLUMN.fullmatch(name):  # a single column
+    if suffix in SEPARATORS and COLUMN.fullmatch(name):  # a single column
         delimiter = SEPARATORS[suffix][0]
         return Dialect(delimiter, _quoting(lines, delimiter), (name,))
     return None
+
+
+def _suffix(path: str) -> str:
+    """What the name ends in, before compression and numbers of parts: `.csv` of `a.csv.2.gz`."""
+    name = path.rsplit("/", 1)[-1].lower()
+    packed = next((end for end in COMPRESSED_SUFFIXES if name.endswith(end)), "")
+    endings = [end for end in name.removesuffix(packed).split(".")[1:] if not end.isdigit()]
+    return f".{endings[-1]}" if endings else ""
 
 
 def _is_table(header: list[str], rows: list[list[str]], *, known: bool) -> bool:

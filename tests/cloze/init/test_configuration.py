@@ -85,6 +85,23 @@ def test_the_reader_is_guessed_from_name_and_content(
     assert found.why
 
 
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("essay.tablet.txt", "text"),
+        ("report.tables.txt", "text"),
+        ("notes.csv.txt", "text"),
+        ("essay.tab", "csv"),
+        ("part.csv.2", "csv"),
+    ],
+)
+def test_only_the_end_of_a_name_makes_a_short_first_line_a_column(
+    tmp_path: Path, name: str, reader: str
+) -> None:
+    (tmp_path / name).write_text("A title\nOne long line of prose. And another sentence.\n" * 9)
+    assert look(str(tmp_path)).reader == reader
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
 def test_samples_are_what_the_readers_see(tmp_path: Path, suffix: str) -> None:
     pack = {
