@@ -17,7 +17,7 @@ and zero. Truncation at two sigma reduces the standard deviation to 0.88 of the 
 
 import math
 import pkgutil
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol, Self
@@ -154,13 +154,21 @@ class Encoder(nn.Module):
         In training mode, dropout depends only on the seed `dropout` (from 0 to 2^63-1) or on that
         noise; without either, a seed is drawn from torch's global generator.
         """
-        return self.hidden_states(batch, dropout)[-1]
+        # Without gradients, only the state that a layer reads is held, not those of all layers.
+        (last,) = deque(self._states(batch, dropout), maxlen=1)
+        return last
 
     def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
 
-        The last one of a modern encoder is normalised. Padding sequences are appended to the batch,
-        so that few distinct shapes occur.
+        The last one of a modern encoder is normalised.
+        """
+        return list(self._states(batch, dropout))
+
+    def _states(self, batch: PackedBatch, dropout: int | Noise | None) -> Iterator[Tensor]:
+        """Vectors of the embeddings, then of one layer after the other, as they are computed.
+
+        Padding sequences are appended to the batch, so that few distinct shapes occur.
         """
         if batch.max_seqlen > self.config.max_position_embeddings:
             raise UsageError(
@@ -171,7 +179,8 @@ class Encoder(nn.Module):
         if self._packed is not None and not torch.is_grad_enabled():
             packed = self._packed.states(self.embeddings(batch, None), batch)
             if packed is not None:
-                return list(packed)
+                yield from packed
+                return
         noise = None
         if self.training:
             seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout
@@ -180,6 +189,7 @@ class Encoder(nn.Module):
         # Padding, up to a rung of the ladder or the GPU's bucket, is cut off again at the end.
         tokens = batch.tokens
         batch = batch.filled()
+        is_filled = batch.tokens > tokens
         mixings: Sequence[Mixing]
         if self._other:
             mixings = [self._other.mixing(batch, self.config)] * len(self.layers)
@@ -194,12 +204,13 @@ class Encoder(nn.Module):
             held = [value for mixing in set(mixings) for value in vars(mixing).values()]
             _let_vary(batch.cu_seqlens, *(value for value in held if isinstance(value, Tensor)))
         # Addresses of dropout: 0 for the embeddings, then the layers from 1.
-        states = [self.embeddings(batch, noise and noise.at(0))]
+        state = self.embeddings(batch, noise and noise.at(0))
         for number, (layer, mixing) in enumerate(zip(self.layers, mixings, strict=True), start=1):
-            states.append(self._run(layer, states[-1], mixing, noise and noise.at(number)))
+            yield state[:tokens] if is_filled else state
+            state = self._run(layer, state, mixing, noise and noise.at(number))
         if self.layer_norm is not None:
-            states[-1] = self.layer_norm(states[-1])
-        return [state[:tokens] for state in states] if batch.tokens > tokens else states
+            state = self.layer_norm(state)
+        yield state[:tokens] if is_filled else state
 
     def pack(self, *, int8: bool = False) -> bool:
         """Pack the layers for inference on a CPU, if there are kernels for them; whether there are.

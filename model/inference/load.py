@@ -187,7 +187,9 @@ class Model:
         @torch.inference_mode()
         def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
             batch = pack_sequences(examples).to(next(encoder.parameters()).device)
-            states = encoder.hidden_states(batch)
+            # Memory for those of all layers only where another than the last is asked for.
+            last_alone = modules is not None or chosen == (-1,)
+            states = [encoder(batch)] if last_alone else encoder.hidden_states(batch)
             if modules is not None:
                 return list(modules.vectors(states[-1], batch).cpu().numpy())
             how = pooling or "mean"

@@ -1,5 +1,6 @@
 """Properties of the encoder beyond equal numbers: dropout, directions, dtypes, errors."""
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -52,6 +53,25 @@ def test_without_a_seed_dropout_follows_torchs_generator() -> None:
     first, second = model(batch).masked_lm_loss.item(), model(batch).masked_lm_loss.item()
     torch.manual_seed(3)
     assert model(batch).masked_lm_loss.item() == first != second
+
+
+@torch.inference_mode()
+def test_without_gradients_a_layer_finds_its_input_alone_in_memory() -> None:
+    encoder = Encoder(small_config(num_hidden_layers=4), VOCABULARY).eval()
+    outputs: list[weakref.ref[torch.Tensor]] = []
+    held: list[int] = []
+
+    def count(_module: object, _inputs: object, output: torch.Tensor) -> None:
+        outputs.append(weakref.ref(output))
+        held.append(sum(one() is not None for one in outputs))
+
+    for layer in encoder.layers:
+        layer.register_forward_hook(count)
+    batch = pack_sequences(random_examples((32, 32)))
+    last = encoder(batch)
+    assert held == [1, 2, 2, 2]  # a layer's output, and the one that it was computed from
+    assert torch.equal(encoder.hidden_states(batch)[-1], last)
+    assert held[4:] == [2, 3, 4, 5]  # all of this call, and `last`
 
 
 def test_dropout_is_off_in_evaluation() -> None:
