@@ -82,7 +82,9 @@ GPU_TOKEN_BUDGET = 65536
 GPU_MEMORY_SHARE = 0.85
 """Share of the free memory to use; the rest allows for fragmentation and libraries."""
 
-BYTES_PER_PARAMETER = 22
+BYTES_PER_PARAMETER = {"fp32": 4 + 8 + 4, "bf16": 4 + 8 + 4 + 2 + 2, "fp8": 4 + 8 + 4 + 2 + 2}
+"""Masters, moments and gradients in fp32; otherwise also weights and their gradients in bf16."""
+
 MASKED_SHARE = 6
 """Assumed tokens per masked token; at 15 % masked there are 6.7."""
 
@@ -212,8 +214,8 @@ def gpu_token_budget(
 
     For the backward pass, a layer saves 12 H + 2 I values per token (the inputs of its products and
     norms, query, key and value, both halves of GELU) and two masks of H bytes. Masked tokens, one
-    in `MASKED_SHARE`, have logits and their gradient. At ZeRO 0 the model takes 22 bytes per
-    parameter: masters, moments and gradients in fp32, weights and their gradients in bf16.
+    in `MASKED_SHARE`, have logits and their gradient. The model takes `BYTES_PER_PARAMETER`, as at
+    ZeRO 0.
     """
     encoder = stage.encoder
     width, inner = encoder.hidden_size, encoder.intermediate_size
@@ -229,7 +231,8 @@ def gpu_token_budget(
     rows = vocabulary_size + encoder.max_position_embeddings
     parameters = layers * encoder.layer_weights + rows * width
     share = GPU_MEMORY_SHARE / (2 if machine.cuda_graphs else 1)  # graphs have their own memory
-    tokens = (share * free_bytes - BYTES_PER_PARAMETER * parameters) / token
+    model = BYTES_PER_PARAMETER[stage.pretrain.precision] * parameters
+    tokens = (share * free_bytes - model) / token
     longest = max(phase.max_seq_length for phase in stage.pretrain.phases)
     return max(longest, min(GPU_TOKEN_BUDGET, int(tokens) // 1024 * 1024))
 

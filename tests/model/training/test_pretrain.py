@@ -15,9 +15,14 @@ from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.runtime.program import Terminated
 from cloze.artifacts.stage import read_stage_table, write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
-from cloze.model.config import TrainingMachine
+from cloze.model.config import PretrainStage, TrainingMachine
 from cloze.model.training.checkpoints import ParameterState
-from cloze.model.training.pretrain import checkpoint_folder, make_encoder
+from cloze.model.training.pretrain import (
+    GPU_MEMORY_SHARE,
+    checkpoint_folder,
+    gpu_token_budget,
+    make_encoder,
+)
 from tests.model.training.rank_program import StruckDown, strike
 from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
 
@@ -376,3 +381,29 @@ def test_a_folder_of_checkpoints_that_two_runs_name_has_one_for_each(
     folders = {checkpoint_folder(table, machine) for table in tables}
     assert len(folders) == 2
     assert {folder.parent.parent for folder in folders} == {tmp_path / "shared"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "free", "tokens"),
+    [
+        # 2 layers of 4 * 64 * 64 + 2 * 64 * 256 weights and (1000 + 64) * 64 embeddings are 166,400
+        # parameters: 3,328,000 bytes with 20 each. A token has 2 * 2 * (12 * 64 + 2 * 256) values,
+        # 2 * 2 * 64 masks and 2 * 2 * 1000 / 6 logits, 6,043 bytes: 2,048 take 12,375,381.
+        ("bf16", 15_704_000, 2048),
+        ("bf16", 15_703_000, 1024),
+        # In fp32 there are no second weights and gradients, 2,662,400 bytes; a token has 11,829:
+        # 1,024 take 12,113,237.
+        ("fp32", 14_776_000, 1024),
+        ("fp32", 14_775_000, 32),  # one sequence
+    ],
+)
+def test_the_model_takes_what_is_kept_for_each_parameter(
+    precision: str, free: int, tokens: int
+) -> None:
+    shape = {"preset": None, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 256, "max_position_embeddings": 64}
+    recipe = {"phases": [{"max_seq_length": 32, "share": 1.0}], "precision": precision}
+    stage = PretrainStage.model_validate({"seed": 1, "encoder": shape, "pretrain": recipe})
+    free_bytes = round(free / GPU_MEMORY_SHARE)
+    found = gpu_token_budget(stage, TrainingMachine(), vocabulary_size=1000, free_bytes=free_bytes)
+    assert found == tokens
