@@ -137,7 +137,9 @@ def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
         for file in groups[suffix]
         if file in kinds and _is_foreign(kinds[file], reader)
     ]
-    chosen = [f for f in files if _group(f.path) in taken and f not in set(foreign)]
+    unread = set(foreign)
+    groups_taken = {file for suffix in taken for file in groups[suffix]}
+    chosen = [file for file in files if file in groups_taken and file not in unread]
     left = {suffix: group for suffix, group in groups.items() if suffix not in taken}
     # Files for which no pattern stands; they are named one by one.
     if foreign:

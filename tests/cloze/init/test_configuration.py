@@ -20,6 +20,7 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import find_files
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.flows.config import RunConfig
+from cloze.init import corpus_files
 from cloze.init.configuration import configuration, corpus_facts, init, recipe
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.labelled_files import labelled_files
@@ -478,3 +479,16 @@ def test_a_path_to_a_model_is_written_for_any_working_directory(
     encoder = str(folder / "encoder")
     assert read_toml(folder / "task.toml")["finetune"]["encoder"] == encoder
     assert read_toml(folder / "further.toml")["pretrain"]["init"] == encoder
+
+
+def test_each_file_of_a_corpus_is_sorted_into_its_group_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text("A sentence of prose. Another one.\n" * 9)
+    (tmp_path / "packed.txt").write_bytes(b"PK\3\4" + bytes(range(256)) * 9)  # left out
+    grouped: list[str] = []
+    group_of = corpus_files._group
+    monkeypatch.setattr(corpus_files, "_group", lambda path: grouped.append(path) or group_of(path))
+    assert look(str(tmp_path)).files == 20
+    assert len(grouped) == 21
