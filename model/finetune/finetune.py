@@ -201,7 +201,7 @@ def run_each(groups: Sequence[TrialGroup], run: Callable[[TrialGroup], None]) ->
 def worker_count(encoder: str, machine: TrainingMachine) -> int:
     """Number of processes that share a rank's trials: one per core for a small one on a CPU."""
     # A GPU is shared badly by processes.
-    if torch.cuda.is_available():
+    if machine.device == "cuda" or (machine.device == "auto" and torch.cuda.is_available()):
         return 1
     source = open_source(encoder)
     width = encoder_config(source.read_table("config.json"), source=source.directory).hidden_size

@@ -14,15 +14,23 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.progress import Progress
 from cloze.artifacts.results import MaskedSentences, Scores, Trial, Trials
 from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
+from cloze.model.config import TrainingMachine
 from cloze.model.evaluation.evaluate import make_scores
 from cloze.model.finetune.approaches import FineTuning, split_logits
-from cloze.model.finetune.finetune import Worker, make_trials, run_each, run_workers
+from cloze.model.finetune.finetune import (
+    Worker,
+    make_trials,
+    run_each,
+    run_workers,
+    worker_count,
+)
 from cloze.model.hugging_face.model_files import read_encoder_files, read_model
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.export import export_task
@@ -529,3 +537,13 @@ def test_the_head_of_a_saved_classifier_is_divided_by_its_temperature(
     loss = -np.log(chances).mean()
     assert loss == pytest.approx(trial.calibration.after.log_loss.value, rel=1e-3)
     assert loss != pytest.approx(trial.calibration.before.log_loss.value, rel=1e-3)
+
+
+@pytest.mark.parametrize(("device", "workers"), [("cpu", 3), ("auto", 1), ("cuda", 1)])
+def test_trials_run_side_by_side_where_the_cpu_computes_even_beside_a_gpu(
+    encoder: Artifact, monkeypatch: pytest.MonkeyPatch, device: str, workers: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    machine = TrainingMachine.model_validate({"device": device, "threads": 3})
+    assert worker_count(encoder.directory, machine) == workers
