@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -278,7 +279,33 @@ def start_trackers(machine: TrainingMachine, table: StageTable) -> list[Tracker]
     check_installed(machine)
     starters = {"tensorboard": tensorboard, "wandb": weights_and_biases, "mlflow": mlflow_run}
     wanted = {setting: getattr(machine, setting) for setting in starters}
-    return [starters[setting](value, table) for setting, value in wanted.items() if value]
+    return [
+        _forgiving(starters[setting](value, table), setting)
+        for setting, value in wanted.items()
+        if value
+    ]
+
+
+def _forgiving(tracker: Tracker, setting: str) -> Tracker:
+    """The tracker, whose first error is a warning: a full disk or a lost server costs its metrics.
+
+    It is still called after that, since a server may come back.
+    """
+    lost = False
+
+    def attempt(action: Callable[[], object]) -> None:
+        nonlocal lost
+        try:
+            action()
+        except Exception as error:  # every library has its own, and passes on those of its threads
+            if not lost:
+                say(f"warning: training.{setting} no longer accepts metrics: {_line(error)}")
+            lost = True
+
+    return Tracker(
+        lambda step, numbers: attempt(partial(tracker.log, step, numbers)),
+        lambda: attempt(tracker.finish),
+    )
 
 
 def tensorboard(folder: str, _: StageTable) -> Tracker:
@@ -318,7 +345,7 @@ def mlflow_run(store: str, table: StageTable) -> Tracker:
     """A run in an MLflow store: `sqlite:///mlflow.db`, or a server address."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no telemetry is sent
     mlflow = import_module("mlflow")
-    failure, lost = mlflow.exceptions.MlflowException, False
+    failure = mlflow.exceptions.MlflowException
     try:
         client = mlflow.MlflowClient(tracking_uri=store)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
@@ -341,15 +368,9 @@ def mlflow_run(store: str, table: StageTable) -> Tracker:
         raise ClozeError(f"training.mlflow = {store!r}: {_line(error)}") from None
 
     def log(step: int, numbers: Mapping[str, float]) -> None:
-        nonlocal lost
         now = int(time.time() * 1000)
         metrics = [mlflow.entities.Metric(name, numbers[name], now, step) for name in numbers]
-        try:
-            client.log_batch(run, metrics=metrics)
-        except failure as error:
-            if not lost:
-                say(f"warning: MLflow no longer accepts metrics: {_line(error)}")
-            lost = True
+        client.log_batch(run, metrics=metrics)
 
     return Tracker(log, lambda: client.set_terminated(run))
 

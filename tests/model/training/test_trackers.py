@@ -105,3 +105,30 @@ def test_tensorboard_has_every_number(tmp_path: Path) -> None:
     tracker.finish()
     (events,) = tmp_path.glob("events.out.tfevents.*")
     assert b"masked_lm_loss" in events.read_bytes()
+
+
+def test_a_tracker_that_fails_warns_once_and_never_stops_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged: list[int] = []
+
+    def log(step: int, _numbers: object) -> None:
+        if step in (2, 3):
+            raise OSError(28, "No space left on device")  # as TensorBoard's thread reports it
+        logged.append(step)
+
+    def finish() -> None:
+        raise RuntimeError("lost")
+
+    broken = telemetry.Tracker(log, finish)
+    monkeypatch.setattr(telemetry, "tensorboard", lambda *_: broken)
+    (tracker,) = telemetry.start_trackers(TrainingMachine(tensorboard="events"), TABLE)
+    for step in (1, 2, 3, 4):
+        tracker.log(step, {"masked_lm_loss": 9.0})
+    tracker.finish()
+    assert logged == [1, 4]
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning == (
+        "warning: training.tensorboard no longer accepts metrics: [Errno 28] No space left on "
+        "device"
+    )
