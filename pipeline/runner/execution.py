@@ -94,9 +94,7 @@ class Runner:
         size = progress.total if megabytes is None else megabytes
         alone = machine.workers == 1 or size <= INLINE_MEGABYTES
         inline = machine.worker_mode == "inline" or (machine.worker_mode == "auto" and alone)
-        short = len(tempfile.gettempdir()) < LONGEST_DIRECTORY
-        directory = tempfile.gettempdir() if short else "/tmp"
-        with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=directory) as scratch:
+        with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=scratch_parent()) as scratch:
             queue = WorkQueue(scratch, workers=1 if inline else machine.workers)
             # Made before any worker reports, so that reading it never fails.
             open(queue.reports, "wb").close()
@@ -109,6 +107,12 @@ class Runner:
             from cloze.pipeline.runner.local_runner import run_supervised
 
             run_supervised(job, machine=machine, options=options, reader=reader, scratch=scratch)
+
+
+def scratch_parent() -> str:
+    """The temporary directory, or /tmp where its name would make a socket's address too long."""
+    directory = tempfile.gettempdir()
+    return directory if len(os.fsencode(directory)) < LONGEST_DIRECTORY else "/tmp"
 
 
 def run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float) -> None:

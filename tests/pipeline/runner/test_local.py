@@ -285,3 +285,10 @@ def note_mode(unit: int, *, queue: WorkQueue) -> int:
     assert {"control", "data", "state"} <= {path.name for path in directory.iterdir()}
     assert directory.stat().st_mode & 0o777 == 0o700
     return unit
+
+
+def test_the_length_of_the_temporary_directory_counts_in_bytes(monkeypatch):
+    monkeypatch.setattr(execution, "LONGEST_DIRECTORY", 10)
+    for directory, expected in (("/12345678", "/12345678"), ("/üüüü567", "/tmp")):
+        monkeypatch.setattr(tempfile, "tempdir", directory)  # 9 bytes; 8 letters in 12 bytes
+        assert execution.scratch_parent() == expected
