@@ -23,7 +23,7 @@ from cloze.flows.report.charts import Line, LineChart, small_chart
 from cloze.flows.report.figures import over_seeds, read_summary
 from cloze.flows.report.page import fill
 from cloze.flows.report.plots import heldout_course
-from cloze.flows.report.units import MINUS, nats, short, signed
+from cloze.flows.report.units import nats, short, signed
 from cloze.flows.report.wording import metric_name, split_name, task_name
 from cloze.flows.workspace import Workspace
 from cloze.paper.rows import LADDERS, REFERENCE, Row, Table
@@ -312,7 +312,7 @@ def clear_differences(table: TableResult) -> list[str]:
             sentences.append(f"{row.title}: {'; '.join(clear)}.")
         elif row.differences and all(d.outcome == "none" for d in row.differences.values()):
             sentences.append(f"{row.title}: no clear difference in any figure.")
-    return [sentence.replace(MINUS, "") for sentence in sentences]
+    return sentences
 
 
 def publish(run: RunConfig, rows: Sequence[Row], space: Workspace) -> AblationResult:

@@ -16,6 +16,7 @@ from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.forecast import step_flops
 from cloze.flows.plan import Plan
+from cloze.flows.report.units import MINUS
 from cloze.flows.workspace import Workspace, read_record, run_artifact, workspace
 from cloze.paper import flow
 from cloze.paper.result import (
@@ -222,6 +223,9 @@ def test_a_difference_is_called_one_if_three_seeds_make_it_significant_in_its_ta
     said = " ".join(clear_differences(table))
     assert "100 % [MASK], 0 % kept, 0 % random: held-out loss 0.10 nats worse" in said
     assert "80 % [MASK], 20 % kept" not in said
+    below = [row.model_copy(update={"title": f"{MINUS}1, {row.title}"}) for row in table.rows]
+    said = " ".join(clear_differences(table.model_copy(update={"rows": below})))
+    assert f"{MINUS}1, 100 % [MASK], 0 % kept, 0 % random: held-out loss 0.10 nats worse" in said
 
 
 def test_a_row_on_the_plateau_of_the_word_frequencies_is_marked(run: RunConfig) -> None:
