@@ -141,7 +141,7 @@ def residual_product(
     probability: float = 0.0,
     noise: Noise | None = None,
 ) -> Tensor:
-    """X + dropout(y V), [T, H]."""
+    """Residual + dropout(x W), [T, H]: the residual [T, H], x [T, I] and the weight [H, I]."""
     if residual_TH.device.type == "cpu":
         draws = dropout_draws(noise, residual_TH.numel(), probability=probability)
         return apply(_ResidualProduct, residual_TH, x_TI, weight_HI, draws)

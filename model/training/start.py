@@ -1,6 +1,6 @@
 """How a training process starts: its environment and its command line.
 
-    python -P -m cloze.model.training.start model.training.pretrain --config TABLE
+    python -P -m cloze.model.training.start cloze.model.training.pretrain --config TABLE
 
 In:  `TrainingMachine`, the program's module, the path of the stage table.
 Out: environment variables and an argv; as a program, the process becomes the module's program, with
