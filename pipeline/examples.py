@@ -116,6 +116,12 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
         for entry, names in buckets
     ]
     unfinished = [(entry, names) for entry, names in left if names]
+    if stage.examples.masking.unit == "whole_word" and not marks_words(tokenizer):
+        say(
+            "warning: examples: examples.masking.unit is whole_word, but this tokenizer does not "
+            "mark where words begin, so every token is masked as a word of its own; use unit = "
+            "'token', which says so, or a tokenizer that does"
+        )
     if unfinished:
         total = sum(entry.size for entry, _ in unfinished) / MEGABYTE
         with scratch_directory(table.output) as scratch:
@@ -152,6 +158,11 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
 
 def _is_of_training(entry: FileEntry) -> bool:
     return bool(entry.statistics["split"] == TRAIN)
+
+
+def marks_words(tokenizer: SubwordTokenizer) -> bool:
+    """Whether its vocabulary tells beginnings of words from continuations."""
+    return any(word.startswith(CONTINUATION) for word in tokenizer.vocabulary)
 
 
 def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> ExamplesRecipe:

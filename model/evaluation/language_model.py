@@ -369,7 +369,10 @@ def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
 def _sentences(
     digest: str, sentences: list[Ids], tokenizer: SubwordTokenizer, *, seed: int
 ) -> Iterator[MaskedSentence]:
-    """A document's sentences of suitable length, each with a word masked."""
+    """A document's sentences of suitable length, each with a word masked.
+
+    With a tokenizer that does not mark where words begin, every token counts as a word.
+    """
     for number, ids in enumerate(sentences):
         pieces = [tokenizer.vocabulary[index] for index in ids.tolist()]
         # Where words begin: no word-piece with ## follows; the end counts as a beginning.

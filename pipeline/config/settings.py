@@ -261,7 +261,8 @@ class MaskingConfig(Config):
 
     unit: Literal["token", "whole_word", "span"] = "token"
     """Masking unit: single tokens, whole words, or spans (SpanBERT: geometric lengths with p =
-    0.2, at most 10)."""
+    0.2, at most 10). Words are known only with a tokenizer that marks where they begin or go on;
+    with another, every token counts as a word."""
 
     def of(self, split: str) -> "MaskingConfig":
         """The masking of one split: `train`, or a held-out one."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.tables import examples_schema
-from cloze.artifacts.tokenizer import SPECIAL_TOKENS
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.pipeline.examples import fill_examples, make_examples
 from tests.pipeline.corpora import everything_twice
 from tests.pipeline.synthetic_tokens import (
@@ -426,3 +426,15 @@ def test_a_stretch_goes_where_the_least_room_is_that_is_enough():
     order_N, counts_E = fill_examples(np.array([20, 30, 10, 17]), LONGEST)
     assert counts_E.tolist() == [2, 2]
     assert order_N.tolist() == [0, 3, 1, 2]
+
+
+@pytest.mark.parametrize("continuation", ["##b", "b"])
+def test_masking_whole_words_without_marks_of_words_is_warned_of(tmp_path, capfd, continuation):
+    names = (*SPECIAL_TOKENS, "a", continuation, "c", "d")
+    table = tokens_table([[[5, 6, 7, 8, 5, 7]] * 9], vocabulary_size=len(names))
+    tokenizer = WordPieceTokenizer(names, lowercase=True)
+    tokens = tokens_artifact(tmp_path / "tokens", {("train", 0): table}, tokenizer=tokenizer)
+    config = {"max_seq_lengths": [64], "masking": {"unit": "whole_word"}}
+    make_examples(examples_table(tokens, tmp_path / "out", config=config), [])
+    warned = "does not mark where words begin, so every token is masked" in capfd.readouterr().err
+    assert warned == (continuation == "b")
