@@ -131,7 +131,7 @@ def openvino_side(graph: Path, threads: int, precision: str) -> Side:
     if precision == "int8":
         import nncf
 
-        sample = [tokens(texts_of(4, length)) for length in (16, 64, 128, 256) for _ in range(8)]
+        sample = [tokens(texts_of(4, length)) for length in (16, 64, 256) for _ in range(4)]
         model = nncf.quantize(
             model,
             nncf.Dataset(sample),
@@ -203,7 +203,7 @@ def main() -> None:
         "versions": {name: metadata.version(name) for name in PACKAGES},
         "threads": arguments.threads,
         "clock": "processor time" if arguments.threads == 1 else "wall-clock time",
-        "first_vector": {p: [first_vector(p) for _ in range(3)] for p in arguments.precisions},
+        "first_vector": {p: [first_vector(p) for _ in range(2)] for p in arguments.precisions},
     }
     milliseconds: dict[str, dict[str, float]] = {}
     share: dict[str, dict[str, float]] = {}

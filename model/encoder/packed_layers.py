@@ -12,6 +12,7 @@ each product. Sums, bias, GELU, norms and attention are float32. Embeddings are 
 """
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -56,11 +57,15 @@ class PackedLayers:
             self._parts = [list(_parts(layer, int8=int8)) for layer in known]
             self.dtype = known[0].attention.output_weight.dtype
 
-    @property
+    @cached_property
     def _addresses(self) -> Tensor:
-        """Of all parts. Not kept: a copy of this object has others."""
+        """Of all parts."""
         found = [[0 if part is None else part.data_ptr() for part in row] for row in self._parts]
         return torch.tensor(found)
+
+    def __getstate__(self) -> dict[str, object]:
+        """For copies, whose parts have addresses of their own."""
+        return {name: value for name, value in vars(self).items() if name != "_addresses"}
 
     def states(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor | None:
         """[L + 1, T, H], without gradients; None if disabled, or not of this device and dtype."""
