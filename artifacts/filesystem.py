@@ -350,7 +350,8 @@ def find_files(path: str, exclude: Sequence[str] = ()) -> list[InputFile]:
         if UNDECODABLE.search(file.path):
             raise UsageError(
                 f"{ascii(file.path)[1:-1]}: its name is not valid {sys.getfilesystemencoding()}, "
-                "the encoding of file names here; rename it"
+                "the encoding of file names here; rename it, or leave it out: "
+                f'exclude = ["{unnamed(below(file.path, folder_of(path)))}"]'
             )
     if not found:
         raise UsageError(
@@ -465,8 +466,11 @@ def below(path: str, folder: str) -> str:
 
 
 def is_excluded(relative: str, patterns: Sequence[str]) -> bool:
-    """Whether a path, or a folder that it is in, matches one of the patterns."""
-    parts = relative.split("/")
+    """Whether a path, or a folder that it is in, matches one of the patterns.
+
+    A byte that is no text matches U+FFFD, as configurations, which are text, write it.
+    """
+    parts = unnamed(relative).split("/")
     heads = ["/".join(parts[: stop + 1]) for stop in range(len(parts))]
     # A pattern with a slash is compared with every folder on the way, others with every single
     # name.
@@ -477,8 +481,47 @@ def is_excluded(relative: str, patterns: Sequence[str]) -> bool:
     )
 
 
-def _walk(directory: str, exclude: Sequence[str] = ()) -> list[InputFile]:
-    """All visible files below a local folder; `os.scandir` is fast enough for 100,000 files."""
+def unnamed(path: str) -> str:
+    """`path` with U+FFFD for every byte that is no text."""
+    return UNDECODABLE.sub("\ufffd", path)
+
+
+@dataclass(frozen=True)
+class OddEntries:
+    """What is odd about a local folder, whatever its files contain."""
+
+    unnamed: tuple[str, ...] = ()
+    """Files whose names are no text, relative to the folder."""
+
+    outward: tuple[str, ...] = ()
+    """Links in it that lead out of it, relative to it."""
+
+
+def odd_entries(path: str, exclude: Sequence[str] = ()) -> OddEntries:
+    """What is odd about the local folder at `path`; nothing if it is no folder that can be read."""
+    root, links = os.path.expanduser(path), list[str]()
+    try:
+        files = _walk(root, exclude, links) if os.path.isdir(root) else []
+    except (OSError, UsageError):  # which `find_files` explains
+        return OddEntries()
+    inside = os.path.realpath(root).rstrip("/") + "/"
+    return OddEntries(
+        tuple(below(file.path, root) for file in files if UNDECODABLE.search(file.path)),
+        tuple(
+            sorted(
+                below(link, root) for link in links if not os.path.realpath(link).startswith(inside)
+            )
+        ),
+    )
+
+
+def _walk(
+    directory: str, exclude: Sequence[str] = (), links: list[str] | None = None
+) -> list[InputFile]:
+    """All visible files below a local folder, and the `links` that lead to some.
+
+    `os.scandir` is fast enough for 100,000 files.
+    """
     found: list[InputFile] = []
     # Folders to visit, each with the identities of those above it: a link to one of them never
     # ends.
@@ -493,6 +536,8 @@ def _walk(directory: str, exclude: Sequence[str] = ()) -> list[InputFile]:
                 continue
             # Follows links: what they lead to is part of the corpus.
             status = entry.stat()
+            if links is not None and entry.is_symlink():
+                links.append(entry.path)
             if stat.S_ISREG(status.st_mode):
                 found.append(_local_file(entry.path, status))
             elif stat.S_ISDIR(status.st_mode) and _identity(status) not in above:

@@ -7,11 +7,15 @@ Out: standard output.
 import csv
 import io
 import json
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.progress import discard, printable
 
 ABSENT = "—"
@@ -92,9 +96,48 @@ def print_lines(lines: Iterable[str]) -> None:
     others wrote must not steer it. Files and pipes receive the text unchanged.
     """
     shown = printable if sys.stdout.isatty() else str
-    try:
+    with _to_standard_output():
         for line in lines:
             print(shown(line), flush=True)
+
+
+def print_array(
+    rows: Iterable[object], *, within: Callable[[int], dict[str, object]] | None = None
+) -> None:
+    """Print a JSON array of any length, once all of its rows are computed.
+
+    Until then they are in a temporary file without a name, so that neither memory nor the reader
+    ever holds a part. `within`: from their number to an object whose last value is the array.
+    """
+    depth = 2 if within else 1
+    kept = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed below, whether or not it is flushed
+    try:
+        count = 0
+        with naming_full_disk(tempfile.gettempdir()):
+            for count, row in enumerate(rows, start=1):
+                text = json.dumps(row, indent=1).replace("\n", "\n" + " " * depth)
+                kept.write(("," if count > 1 else "") + "\n" + " " * depth + text)
+            kept.flush()
+        kept.seek(0)
+        before, after = "[", "\n]" if count else "]"
+        if within:
+            whole = json.dumps(within(count), indent=1)  # ends in `[]` and the closing brace
+            before = whole.removesuffix("]\n}")
+            after = "\n ]\n}" if count else "]\n}"
+        with _to_standard_output():
+            sys.stdout.write(before)
+            shutil.copyfileobj(kept, sys.stdout)
+            print(after, flush=True)
+    finally:
+        with suppress(OSError):  # what the disk has no room for is still to be flushed
+            kept.close()
+
+
+@contextmanager
+def _to_standard_output() -> Iterator[None]:
+    """Stop if the reader closes the pipe; name standard output if it is full."""
+    try:
+        yield
     except BrokenPipeError:  # `cloze … | head`
         discard(sys.stdout)
     except OSError as error:

@@ -36,7 +36,7 @@ from cloze.model.hugging_face.layout import LAYOUTS
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.hugging_face.source import open_source, read_weights
 from cloze.model.inference.export import contents
-from cloze.model.tasks.table_files import read_table
+from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.task_table import Wanted
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.readers.documents import Piece

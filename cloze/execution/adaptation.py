@@ -36,7 +36,7 @@ from cloze.flows.variants import Settings, changed
 from cloze.flows.workspace import RunRecord, read_record, writable_workspace
 from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import GeneralText, Length, Name, comment, continuation, run_name
-from cloze.init.corpus_files import own_files
+from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import Look, look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
@@ -119,7 +119,7 @@ def adapt(
             say(fact)
         if not how.is_given and not initial.makes_sentence_vectors:
             say("forgetting of general text is not measured; --general TEXT measures it")
-        ours = own_files(folder, target.space(), *filter(None, (str(config), asked)))
+        ours = left_out(folder, target.space(), *filter(None, (str(config), asked)))
         if task := labelled_files(find_files(folder, ours)):
             raise UsageError(
                 f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "

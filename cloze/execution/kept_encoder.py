@@ -30,8 +30,8 @@ from cloze.model.inference.load import model_of, read_sentence_encoder
 from cloze.model.retrieval.candidates import SHARES, QuestionSet, Verdict, between, choose
 from cloze.model.retrieval.passage_index import PASSAGES, read_passages
 from cloze.model.retrieval.questions import Question, find_gold, read_questions
+from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.retrieval import RetrievalTexts
-from cloze.model.tasks.table_files import read_table
 from cloze.model.tasks.task_table import Wanted
 from cloze.options import ADAPTED
 

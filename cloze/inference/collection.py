@@ -28,7 +28,7 @@ from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace
 from cloze.inference.input_texts import metered
 from cloze.inference.placed_passages import placed_passages, said_of, source_of
-from cloze.init.corpus_files import own_files
+from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import language, look
 from cloze.model.hugging_face.sentence_modules import DOCUMENT
 from cloze.model.inference.load import Model
@@ -77,7 +77,7 @@ def index_folder(
     """
     if is_beir(folder):  # its questions are none of its documents
         folder = filesystem.join(folder, CORPUS)
-    seen = look(folder, own_files(folder, space, *others))
+    seen = look(folder, left_out(folder, space, *others))
     source = source_of(seen)
 
     def documents() -> InputRef:
@@ -108,7 +108,7 @@ def index_folder(
             say(f"search: {line}")
         return artifact
     account = Account()
-    with scratch_directory(output) as scratch:
+    with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
         count = passage_index.write_passage_index(
             Path(scratch),
             placed_passages(source, words=words, overlap=overlap, account=account),
@@ -207,7 +207,7 @@ def index_words(index: Artifact, *, language: str, space: Workspace) -> LexicalI
     table = table.model_copy(update={"output": space.store.directory(LEXICAL_STAGE, table.key)})
     artifact, output = _intact(table), table.output
     if not artifact:
-        with scratch_directory(output) as scratch:
+        with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
             texts = metered(passage_index.read_texts(passages), verb="words", unit="passages")
             count = lexical_index.write_lexical_index(Path(scratch), texts, language=language)
             files = [
@@ -241,7 +241,7 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
     artifact, output = _intact(table), table.output
     vectors = index.path(passage_index.VECTORS)
     if not artifact:
-        with scratch_directory(output) as scratch:
+        with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
             texts = passage_index.read_texts(index.path(passage_index.PASSAGES))
             rows = passage_index.write_graph(vectors, texts, Path(scratch))
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from cloze.answer import Answer, print_lines
+from cloze.answer import print_array, print_lines
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
@@ -28,14 +28,13 @@ from cloze.model.config import TaskConfig
 from cloze.model.encoder.precision import Precision
 from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
-from cloze.model.tasks.conll import DOCUMENT_START
+from cloze.model.inference.task_file import to_score
+from cloze.model.tasks.files.conll import DOCUMENT_START
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
 
 @reading_artifacts
-def fill_mask(
-    model: ModelName, /, *texts: Text, top_k: int = 5, place: Place = PLACE
-) -> Answer | None:
+def fill_mask(model: ModelName, /, *texts: Text, top_k: int = 5, place: Place = PLACE) -> None:
     """Fill masks.
 
     :param top_k: Number of tokens for each [MASK].
@@ -46,15 +45,14 @@ def fill_mask(
     found = zip(shown, loaded.fill_masks(asked, top_k=top_k), strict=True)
     filled = found if texts else metered(found, verb="fill-mask", unit="texts")
     if place.json:
-        data = [
+        print_array(
             {"text": text, "masks": [[asdict(fill) for fill in fills] for fills in masks]}
             for text, masks in filled
-        ]
-        return Answer(data, "", as_json=True)
+        )
+        return
     for text, masks in filled:
         ranked = ["   ".join(f"{f.token} {f.probability:.3f}" for f in fills) for fills in masks]
         print_lines([text, *(f"  {line}" for line in ranked)])
-    return None
 
 
 @reading_artifacts
@@ -66,7 +64,7 @@ def predict(
     file: Path | None = None,
     precision: Precision = "auto",
     place: Place = PLACE,
-) -> Answer | None:
+) -> None:
     """Predict.
 
     :param task: The task, if the model was fine-tuned for several.
@@ -81,49 +79,43 @@ def predict(
         file, texts = Path(texts[0]), ()
         say(f"{file}: read as a task file")
     if file:
-        return _of_file(predictor, file, as_json=place.json)
+        _of_file(predictor, file, as_json=place.json)
+        return
     found = predictor.rows(_rows(texts, predictor.saved.task), source="row")
     answers = found if texts else metered(found, verb="predict", unit="rows")
     if place.json:
-        return Answer(list(answers), "", as_json=True)
-    print_lines(json.dumps(answer, ensure_ascii=False) for answer in answers)
-    return None
+        print_array(answers)
+    else:
+        print_lines(json.dumps(answer, ensure_ascii=False) for answer in answers)
 
 
-def _of_file(predictor: Predictor, file: Path, *, as_json: bool) -> Answer | None:
+def _of_file(predictor: Predictor, path: Path, *, as_json: bool) -> None:
     """Print each row with its prediction, as a table if the file is one."""
-    table = predictor.read(file)
-    for remark in table.remarks:
+    file = predictor.open(path)
+    for remark in file.remarks:
         say(remark)
-    # All columns of the file if they were kept, else those of the task by their names in the file.
-    columns = table.everything or {
-        predictor.name_in_file(name): values for name, values in table.columns.items()
-    }
-    answers: list[Row] = []
+    scored: list[Row] = []
 
     def rows() -> Iterator[Row]:
-        for number, answer in enumerate(
-            metered(predictor.table(table), verb="predict", unit="rows")
-        ):
-            answers.append(answer)
+        answers = metered(predictor.answers(file), verb="predict", unit="rows")
+        for number, (row, answer) in enumerate(answers):
+            if file.is_scored and file.has_label(row):
+                scored.append(to_score(answer))
+            columns = file.shown(row)
             if not number and (replaced := [name for name in answer if name in columns]):
-                say(f"{file}: its columns {', '.join(replaced)} are replaced by those predicted")
-            yield {**{name: values[number] for name, values in columns.items()}, **answer}
+                say(f"{path}: its columns {', '.join(replaced)} are replaced by those predicted")
+            yield {**columns, **answer}
 
     if as_json:
-        printed = Answer(list(rows()), "", as_json=True)
+        print_array(rows())
+    elif file.separator:
+        within_cell = predictor.saved.task.label_separator
+        print_lines(_delimited(rows(), file.separator, within_cell=within_cell))
     else:
-        printed = None
-        print_lines(
-            _delimited(rows(), table.separator, within_cell=predictor.saved.task.label_separator)
-            if table.separator
-            else (json.dumps(row, ensure_ascii=False) for row in rows())
-        )
+        print_lines(json.dumps(row, ensure_ascii=False) for row in rows())
     # Only after printing are all answers known.
-    scores = predictor.score(table, answers)
-    if scores:
-        say(f"{file}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")
-    return printed
+    if scores := file.score(scored):
+        say(f"{path}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")
 
 
 LINE_END = "\r\n"
@@ -186,6 +178,6 @@ def _rows(texts: tuple[str, ...], task: TaskConfig) -> Iterator[dict[str, JsonVa
             continue
         try:
             row: dict[str, JsonValue] = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"row {number}: starts with {{ but is not JSON: {error}") from None
         yield row

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cloze.answer import Answer, print_lines
+from cloze.answer import Answer, print_array, print_lines
 from cloze.artifacts.errors import UsageError
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.collection import AUTOMATIC
@@ -130,11 +130,11 @@ def search(
     searched = Search(model, folder, space=space, how=how)
     answers = _answers(searched, texts_or_lines(questions), top_k=top_k)
     if place.json:
-        data = [
+        print_array(
             {"question": question, "passages": [one._asdict() for one in passages]}
             for question, passages in answers
-        ]
-        return Answer(data, "", as_json=True)
+        )
+        return None
     for question, passages in answers:
         print_lines([question, *(line for one in passages for line in shown(one))])
     return None

@@ -16,14 +16,14 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from cloze.answer import Answer, print_lines
+from cloze.answer import Answer, print_array, print_lines
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.flows.workspace import Workspace
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
 from cloze.inference.placed_passages import placed_passages, said_of, source_of
-from cloze.init.corpus_files import own_files
+from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import look
 from cloze.model.encoder.precision import Precision
 from cloze.model.inference.load import load_model
@@ -119,8 +119,8 @@ def embed(
     if passages:
         rows = ({**one._asdict(), "vector": row} for one, row in zip(placed, rows, strict=True))
     if place.json:
-        listed = list(rows)
-        return Answer({"shape": [len(listed), width], "vectors": listed}, "", as_json=True)
+        print_array(rows, within=lambda count: {"shape": [count, width], "vectors": []})
+        return None
     print_lines(json.dumps(row, ensure_ascii=False) for row in rows)
     return None
 
@@ -130,7 +130,7 @@ def _passages_of(paths: tuple[str, ...], *, words: int, space: Workspace) -> Ite
     if not paths:
         raise UsageError("--passages: nothing to read; give files or folders of documents")
     for path in paths:
-        seen = look(path, own_files(path, space))
+        seen = look(path, left_out(path, space))
         account = Account()
         yield from placed_passages(source_of(seen), words=words, account=account)
         for line in said_of(account, seen):

@@ -28,7 +28,7 @@ from cloze.flows.config import RatesConfig, RunConfig
 from cloze.flows.expected import START_SECONDS, cores, expected_times
 from cloze.flows.forecast import forecast_corpus
 from cloze.flows.report.units import plural
-from cloze.init.corpus_files import own_files
+from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import LabelledFiles, labelled_files
@@ -156,7 +156,7 @@ def init(
     model = InitialModel(given, directory, initial) if initial else None
     data: dict[str, object]
     # Not what this command or earlier runs have written there.
-    ours = own_files(source, place.space(), *([str(output)] if output else []))
+    ours = left_out(source, place.space(), *([str(output)] if output else []))
     task = labelled_files(find_files(source, ours))
     if task:
         text = task_configuration(task, name, encoder=initial or "bert-base-uncased")

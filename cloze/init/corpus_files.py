@@ -20,6 +20,8 @@ from pathlib import PurePosixPath
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
 from cloze.artifacts.filesystem import InputFile, below, folder_of, located
+from cloze.artifacts.progress import say
+from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream, unpacked
 from cloze.pipeline.readers.structure import TABLE_MAGIC, format_of
@@ -89,10 +91,30 @@ class _Kind:
         return KINDS.get(self.name, "empty")
 
 
-def own_files(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
-    """Patterns that leave out the workspace, and `others` of ours, where the folder holds them."""
+def left_out(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
+    """Patterns of what is left out of a local folder whatever it contains.
+
+    The workspace and `others` of ours, where the folder holds them; files whose names are no text,
+    which no configuration or index could name. These, and links that lead out of the folder and
+    are followed, are said.
+    """
     if not filesystem.is_local(folder):
         return ()
+    ours = _own_files(folder, space, *others)
+    odd = filesystem.odd_entries(filesystem.local_path(folder), ours)
+    for name in odd.unnamed:
+        say(f"left out: {folder}/{filesystem.unnamed(name)} (its name is no text; rename it)")
+    if odd.outward:
+        first = os.path.join(located(folder), odd.outward[0])
+        say(
+            f"{plural(len(odd.outward), 'link')} out of {folder} followed "
+            f"(the first: {odd.outward[0]} to {os.path.realpath(first)})"
+        )
+    unnamed = (glob.escape(filesystem.unnamed(name)) for name in odd.unnamed)
+    return (*ours, *dict.fromkeys(unnamed))
+
+
+def _own_files(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
     # What is below the workspace, and the other files themselves.
     ours = dict.fromkeys(others, "") | {space.root: "/*"}
     inside = {

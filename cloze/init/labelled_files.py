@@ -18,8 +18,9 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import InputFile, open_to_read
 from cloze.artifacts.progress import say
 from cloze.model.config import TaskKind
-from cloze.model.tasks.conll import read_conll
-from cloze.model.tasks.table_files import decoded, separated
+from cloze.model.tasks.files.conll import conll_rows
+from cloze.model.tasks.files.table_files import SAMPLED_CHARACTERS, separator_of
+from cloze.model.tasks.files.text_file import decoded, text_in
 from cloze.model.tasks.task_table import Wanted, odd_spellings
 
 DELIMITED = (".csv", ".tsv")
@@ -109,7 +110,10 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
         text = text[: text.rfind("\n") + 1] or text
     if suffix in CONLL or (suffix == ".tsv" and SENTENCE_END.search(text.strip())):
         return _sentences(text, paths, is_whole=is_whole)
-    separator, text = separated(paths["train"], text)
+    separator, begins = separator_of(
+        paths["train"], text[:SAMPLED_CHARACTERS], is_whole=len(text) <= SAMPLED_CHARACTERS
+    )
+    text = text.partition("\n")[2] if begins else text
     # the task's reader takes quotes in a .tsv as text
     quoting: Literal[0, 3] = csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
@@ -122,13 +126,12 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
 
 def _sentences(text: str, paths: dict[str, str], *, is_whole: bool) -> LabelledFiles | None:
     wanted = Wanted(required=("words",), optional=("tags",), sentences=True)
-    table = read_conll(paths["train"], text, wanted)
-    if not table.has("tags"):
+    read, _ = conll_rows(text_in(paths["train"], text), wanted)
+    lists = [row.get("tags") for _, row in read()]
+    tags = Counter(str(tag) for of_row in lists if isinstance(of_row, list) for tag in of_row)
+    if not tags:
         return None
-    tags = Counter(
-        str(tag) for of_row in table.columns["tags"] if isinstance(of_row, list) for tag in of_row
-    )
-    first_rows = 0 if is_whole else len(table)
+    first_rows = 0 if is_whole else len(lists)
     return LabelledFiles("tagging", paths, {}, dict(tags.most_common()), first_rows=first_rows)
 
 

@@ -51,8 +51,9 @@ from cloze.model.hugging_face.source import (
     read_shape,
 )
 from cloze.model.inference.predict import load_predictor
+from cloze.model.inference.task_file import SPLIT, scored
 from cloze.model.tasks.features import batches_by_length, encode
-from cloze.model.tasks.problems import load_tables
+from cloze.model.tasks.problems import load_tables, read_split
 from cloze.model.tasks.retrieval import best_passages, measure_ranking
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width
@@ -237,7 +238,7 @@ def labelled_rows(folder: Path, path: str) -> ScoredInputs | None:
     task = predictor.saved.task
     path = path or task.dev
     if path and Path(path).is_file():
-        rows = predictor.read(path)
+        rows = read_split(task, SPLIT, path)
     elif task.train and not task.dev and Path(task.train).is_file():
         rows = load_tables(task)["dev"]  # those held out
     else:
@@ -246,7 +247,7 @@ def labelled_rows(folder: Path, path: str) -> ScoredInputs | None:
 
     def score(model: OnnxModel) -> float:
         graph = replace(predictor, model=model)
-        return next(iter(graph.score(rows, list(graph.table(rows))).values()))
+        return next(iter(scored(task, rows, list(graph.table(rows))).values()))
 
     return ScoredInputs(len(rows), score)
 

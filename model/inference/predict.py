@@ -5,8 +5,8 @@ Out: one dictionary per row, in order: `prediction`; for a classifier also the p
      labels and, unless a text may have several, its own `probability`; for a tagger also the words
      and the spans that their tags mark.
 
-A stream is read in windows, each in length-grouped batches, so that memory use is constant. With
-document context, all sentences of a document are in the same window.
+Streams and files are read in windows, each in length-grouped batches, so that memory use is
+constant. With document context, all sentences of a document are in the same window.
 """
 
 import json
@@ -30,18 +30,15 @@ from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.load import prepare
+from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile
 from cloze.model.tasks.classification import Classification
-from cloze.model.tasks.problems import load_problem, read_split, wanted_columns
+from cloze.model.tasks.problems import load_problem, wanted_columns
 from cloze.model.tasks.tagging import Tagging, entities
 from cloze.model.tasks.task_table import TaskTable, tabulated
 
 WINDOW = 2048
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
 """Splits plain text into words like CoNLL: hyphens stay inside, other punctuation is separate."""
-
-SPLIT = "test"
-ANSWERS = ("label", "tags", "answers", "is_impossible")
-"""Columns that are ignored when predicting."""
 
 Row = dict[str, JsonValue]
 ItemT = TypeVar("ItemT")
@@ -114,29 +111,22 @@ class Predictor:
             yield from self._table(tabulated(source, window, wanted, lines=lines))
 
     @checked
-    def read(self, path: str | Path) -> TaskTable:
-        """Read a file in the task's own format, with all its columns; labels may be missing."""
-        return read_split(self.saved.task, SPLIT, str(path), everything=True)
+    def open(self, path: str | Path) -> TaskFile:
+        """A file in the task's own format; labels may be missing."""
+        return TaskFile(str(path), self.saved.task)
 
     @checked
-    def name_in_file(self, column: str) -> str:
-        """Name of our `column` in the task's files; our own name if they have no header."""
-        wanted = wanted_columns(self.saved.task, SPLIT)
-        return column if wanted.headless else wanted.in_file(column)
-
-    @checked
-    def score(self, table: TaskTable, answers: Sequence[Row]) -> dict[str, float]:
-        """The task's metrics, as fractions, the headline first; empty if there are no labels."""
-        problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table})
-        if not problem.labelled(SPLIT):
-            return {}
-        found = problem.score(SPLIT, [answer.get("prediction", answer) for answer in answers])
-        return {problem.headline: found[problem.headline], **found}
+    def answers(self, file: TaskFile) -> Iterator[tuple[Mapping[str, JsonValue], Row]]:
+        """Each row of a file, as it is read, with its prediction; its labels are ignored."""
+        document = wanted_columns(self.saved.task, SPLIT).in_file("document")
+        for window in self._windows(iter(file), lambda row: row[1].get(document)):
+            found = self._table(file.window(window))
+            yield from zip((row for _, row in window), found, strict=True)
 
     @checked
     def file(self, path: str | Path) -> Iterator[Row]:
         """Predictions for a task file, in its order."""
-        return self.table(self.read(path))
+        return (answer for _, answer in self.answers(self.open(path)))
 
     @checked
     def table(self, table: TaskTable) -> Iterator[Row]:

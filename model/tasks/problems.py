@@ -26,10 +26,10 @@ from cloze.model.tasks.classification import (
     PairClassification,
     Regression,
 )
+from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.multiple_choice import MultipleChoice
 from cloze.model.tasks.retrieval import Retrieval
 from cloze.model.tasks.span import Spans
-from cloze.model.tasks.table_files import read_table
 from cloze.model.tasks.tagging import Tagging
 from cloze.model.tasks.task_table import TaskTable, Wanted, is_missing
 
@@ -51,9 +51,12 @@ SAMPLE_SEED = 20181011
 
 
 def load_problem(
-    config: TaskConfig, tokenizer: SubwordTokenizer, tables: Mapping[str, TaskTable]
+    config: TaskConfig, tokenizer: SubwordTokenizer | None, tables: Mapping[str, TaskTable]
 ) -> Problem:
-    """The problem of the task's family, from tables that have been read."""
+    """The problem of the task's family, from tables that have been read.
+
+    Without a tokenizer it has labels and scores predictions, but no inputs.
+    """
     return FAMILIES[config.kind](config, tables, tokenizer)
 
 
@@ -130,10 +133,14 @@ def _refuse_spelt_nan(table: TaskTable, labels: Sequence[str]) -> None:
             )
 
 
-def read_split(config: TaskConfig, split: str, path: str, *, everything: bool = False) -> TaskTable:
-    """The table of one split, in its family's canonical form; `everything`: with other columns."""
-    family, wanted = FAMILIES[config.kind], wanted_columns(config, split, everything=everything)
-    table = read_table(path, wanted)
+def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
+    """The table of one split, in its family's canonical form."""
+    return canonical(config, split, read_table(path, wanted_columns(config, split)))
+
+
+def canonical(config: TaskConfig, split: str, table: TaskTable) -> TaskTable:
+    """The whole table of a split in its family's canonical form, unlabelled if it has no labels."""
+    family, wanted = FAMILIES[config.kind], wanted_columns(config, split)
     if split not in ("train", "dev"):
         # An unlabelled test file may still have label columns, filled with placeholders: blanks, or
         # -1 as in Hugging Face's data sets.
@@ -190,8 +197,8 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     return replace(kept, remarks=(*table.remarks, remark)), table.take(sorted(chosen))
 
 
-def wanted_columns(config: TaskConfig, split: str, *, everything: bool = False) -> Wanted:
-    """The columns that the task needs from the file of a split, or with all others as well."""
+def wanted_columns(config: TaskConfig, split: str) -> Wanted:
+    """The columns that the task needs from the file of a split."""
     family = FAMILIES[config.kind]
     return Wanted(
         required=family.required,
@@ -200,7 +207,6 @@ def wanted_columns(config: TaskConfig, split: str, *, everything: bool = False) 
         names=(split.startswith("test") and config.test_columns) or config.columns,
         skip_short_rows=config.skip_short_rows,
         sentences=config.kind == "tagging",
-        everything=everything,
     )
 
 

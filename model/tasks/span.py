@@ -118,15 +118,19 @@ class WindowSpans(NamedTuple):
     null_score: float
 
 
+def answers_of(table: TaskTable) -> list[Answers]:
+    """The answers to every question of a prepared table; none if it is unlabelled."""
+    nothing: JsonValue = {"text": [], "answer_start": []}
+    return cast(list[Answers], table.columns.get("answers", [nothing] * len(table)))
+
+
 class SpanSplit:
     """The questions of one file, with their contexts cut into windows."""
 
     def __init__(self, config: TaskConfig, table: TaskTable, tokenizer: SubwordTokenizer) -> None:
         self.table = table
         self.config = config
-        self.impossible = [bool(flag) for flag in table.columns.get("is_impossible", [])]
-        nothing: JsonValue = {"text": [], "answer_start": []}
-        self.answers = cast(list[Answers], table.columns.get("answers", [nothing] * len(table)))
+        self.answers = answers_of(table)
         numbers: dict[str, int] = {}
         contexts = table.texts("context")
         self.context = np.array([numbers.setdefault(text, len(numbers)) for text in contexts])
@@ -182,11 +186,6 @@ class SpanSplit:
         if self.cut_questions:
             found.append(f"{self.cut_questions} questions are cut to max_query_length")
         return found
-
-    @property
-    def gold(self) -> list[list[str]]:
-        """The gold answers to every question, as in the file."""
-        return [answers["text"] for answers in self.answers]
 
     def text(self, question: int, first: int, last: int) -> str:
         """The text of tokens `first` to `last` of a question's context."""
@@ -314,17 +313,17 @@ class Spans(Problem):
         for table in self._tables.values():
             for name in self.required:
                 table.texts(name)
+        # SQuAD 2.0's rules apply if any question of any split is unanswerable, or a threshold is
+        # given.
+        self.impossible = self.config.span.null_threshold is not None or any(
+            any(table.columns.get("is_impossible", [])) for table in self._tables.values()
+        )
 
     def _encode(self, tokenizer: SubwordTokenizer) -> None:
         self._splits = {
             name: SpanSplit(self.config, table, tokenizer) for name, table in self._tables.items()
         }
         self.sequences = {name: split.sequences for name, split in self._splits.items()}
-        # SQuAD 2.0's rules apply if any question of any split is unanswerable, or a threshold is
-        # given.
-        self.impossible = self.config.span.null_threshold is not None or any(
-            any(split.impossible) for split in self._splits.values()
-        )
         train = self._splits.get("train")
         self._trained = train.trainable if train else np.empty(0, np.int64)
         self.notes = tuple(train.notes()) if train else ()
@@ -351,7 +350,7 @@ class Spans(Problem):
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Tuples of gold answers; ("",) for an unanswerable question."""
-        return [tuple(texts) or ("",) for texts in self._splits[split].gold]
+        return [tuple(texts) or ("",) for texts in self._gold(split)]
 
     def shown(self, split: str, example: int) -> str:
         """The question."""
@@ -423,7 +422,7 @@ class Spans(Problem):
 
         For 2.0 also separately over answerable and unanswerable questions (HasAns, NoAns).
         """
-        golds = self._splits[split].gold
+        golds = self._gold(split)
         guesses = [guess["text"] for guess in _typed(predictions)]
         if self.impossible:
             scores, answerable = score_v2(golds, guesses), [bool(gold) for gold in golds]
@@ -440,11 +439,15 @@ class Spans(Problem):
         table = self._tables[split]
         return table.texts("id") if table.has("id") else [str(row) for row in range(len(table))]
 
+    def _gold(self, split: str) -> list[list[str]]:
+        """The gold answers to every question, as in the file."""
+        return [answers["text"] for answers in answers_of(self._tables[split])]
+
     def _threshold(self, dev: Sequence[Prediction] | None) -> float:
         fixed = self.config.span.null_threshold
         if fixed is not None or dev is None or not self.labelled("dev"):
             return fixed or 0.0
-        golds, guesses = self._splits["dev"].gold, _typed(dev)
+        golds, guesses = self._gold("dev"), _typed(dev)
         # The best score that the question's best span could get.
         scores = [
             max(f1_v2(guess["best"], text) for text in kept_golds(gold))

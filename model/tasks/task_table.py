@@ -1,6 +1,6 @@
 """A task's rows as a table: columns under our names, and the line of each row.
 
-In:  rows, as model/tasks/table_files.py and model/tasks/conll.py read them from files, and the
+In:  rows, as the modules of model/tasks/files read them from files, and the
      columns that the task needs from them.
 Out: `TaskTable`, which knows file and line of every row for messages; and notes on anything in a
      task's tables that makes its scores less meaningful.
@@ -20,6 +20,9 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import well_formed
 
 Row = Mapping[str, JsonValue]
+
+Numbered = Iterator[tuple[int, Row]]
+"""Rows, each with its line, or with its number from 1 if the file has no lines."""
 
 FEW_ROWS = 10
 """Labels with fewer training rows are reported."""
@@ -43,7 +46,7 @@ class TaskTable:
 
     path: str
     columns: dict[str, list[JsonValue]]
-    lines: tuple[int, ...] = ()
+    lines: Sequence[int] = ()
     """Line of each row; empty if the file has no lines (Parquet), then rows are numbered."""
 
     whole: "TaskTable | None" = None
@@ -54,9 +57,6 @@ class TaskTable:
 
     separator: str = ""
     """What separates the columns in the file, if anything does."""
-
-    everything: Mapping[str, list[JsonValue]] = field(default_factory=dict)
-    """All columns of the file by its own names, if they were asked for (`Wanted.everything`)."""
 
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Columns whose classes the file names, in their order (`ClassLabel` of `datasets`)."""
@@ -128,9 +128,6 @@ class Wanted:
     skip_short_rows: bool = False
     """Count and drop rows with too few columns instead of refusing the file (QQP has some)."""
 
-    everything: bool = False
-    """Whether to keep all other columns as well."""
-
     sentences: bool = False
     """Whether a row is a sentence, which text files hold in CoNLL's columns."""
 
@@ -147,7 +144,8 @@ class Wanted:
     def present(self, path: str, found: Sequence[str]) -> dict[str, str]:
         """Our names of the wanted columns among those `found` in a file, with the file's names."""
         present = {}
-        for name in (*self.required, *self.optional):
+        numbered = [name for name in self.names if self.names[name]] if self.headless else []
+        for name in dict.fromkeys((*self.required, *self.optional, *numbered)):
             if found.count(self.in_file(name)) > 1:
                 raise UsageError(
                     f"{path}: {found.count(self.in_file(name))} columns named "
@@ -164,40 +162,53 @@ class Wanted:
         return present
 
 
+class ColumnNames:
+    """The names of the columns of all rows together, and which of them hold anything."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._filled = dict.fromkeys(names, True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All, in the order in which they first occur."""
+        return tuple(self._filled)
+
+    def is_filled(self, name: str) -> bool:
+        """Whether any row has a value there."""
+        return self._filled[name]
+
+    def add(self, row: Row) -> None:
+        """Take another row into account."""
+        for name, cell in row.items():
+            if cell is not None or name not in self._filled:
+                self._filled[name] = cell is not None
+
+
 def tabulated(
     path: str,
     rows: Sequence[Row],
     wanted: Wanted,
     *,
-    lines: tuple[int, ...] = (),
-    class_names: Mapping[str, tuple[str, ...]] | None = None,
+    lines: Sequence[int] = (),
+    known: ColumnNames | None = None,
 ) -> TaskTable:
     """The wanted columns of `rows`; `lines` are their line numbers, for messages.
 
-    The columns are those of all rows together. A cell that a row lacks is None, and an optional
-    column without any value is left out. `class_names`: by the file's names of the columns.
+    The columns are those of all rows together, or of the whole file (`known`) that the rows are a
+    part of. A cell that a row lacks is None, and an optional column without any value is left out.
     """
     if not rows:
         raise UsageError(f"{path}: no rows, expected labelled examples")
-    found = list(dict.fromkeys(name for row in rows for name in row))
+    found = known or ColumnNames()
+    for row in () if known else rows:
+        found.add(row)
+    present = wanted.present(path, found.names)
     columns = {
-        our: [row.get(their) for row in rows] for our, their in wanted.present(path, found).items()
+        our: [row.get(their) for row in rows]
+        for our, their in present.items()
+        if our in wanted.required or found.is_filled(their)
     }
-    kept = {
-        our: values
-        for our, values in columns.items()
-        if our in wanted.required or any(value is not None for value in values)
-    }
-    names = {our: (class_names or {}).get(wanted.in_file(our), ()) for our in kept}
-    return TaskTable(
-        path,
-        kept,
-        lines,
-        everything={name: [row.get(name) for row in rows] for name in found}
-        if wanted.everything
-        else {},
-        class_names={our: known for our, known in names.items() if known},
-    )
+    return TaskTable(path, columns, lines)
 
 
 def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iterator[str]:

@@ -120,3 +120,6 @@ def test_a_file_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).write_text("text")
     with pytest.raises(UsageError, match=r"caf\\udce9.txt: its name is not valid utf-8"):
         find_files(str(tmp_path))
+    (tmp_path / "cafe.txt").write_text("text")
+    kept = find_files(str(tmp_path), exclude=["caf\ufffd.txt"])
+    assert [Path(file.path).name for file in kept] == ["cafe.txt"]

@@ -4,10 +4,13 @@ import gzip
 import itertools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -452,3 +455,84 @@ def test_overlapping_passages_keep_their_lines(cloze: Cloze, searched: Path) -> 
     ]
     refused = cloze("search", "encoder", "texts", "a", "--words", "5", "--overlap", "5")
     assert "overlap 5: expected at least 0 and fewer than the 5 words" in refused.stderr
+
+
+@pytest.fixture
+def unnamed(searched: Path) -> Path:
+    """A file whose name is no text, beside one that its pattern could match."""
+    odd = Path(os.fsdecode(os.fsencode(searched / "texts") + b"/caf\xe9.txt"))
+    odd.write_text("Names of the list b a.\n")
+    (searched / "texts" / "cafe.txt").write_text("Of names.\n")
+    return odd
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "encoder", "texts", "names"),
+        ("embed", "encoder", "texts", "--passages", "4"),
+        ("init", "texts", "--from", "encoder", "--output", "new.toml"),
+    ],
+    ids=["search", "embed", "init"],
+)
+def test_a_file_whose_name_is_no_text_is_left_out_and_said(
+    cloze: Cloze, searched: Path, unnamed: Path, arguments: tuple[str, ...]
+) -> None:
+    done = cloze(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "left out: texts/caf\ufffd.txt (its name is no text; rename it)" in done.stderr
+    assert "b a." not in done.stdout
+    if arguments[0] == "init":
+        assert cloze("plan", "new.toml").returncode == 0, "the configuration leaves it out, too"
+    else:
+        assert "Of names." in done.stdout
+
+
+def test_links_out_of_a_folder_are_followed_and_said(cloze: Cloze, searched: Path) -> None:
+    """As the snapshots of Hugging Face's cache have them, and a stranger's folder may."""
+    (searched / "elsewhere.txt").write_text("Of the list a b.\n")
+    (searched / "texts" / "link.txt").symlink_to(searched / "elsewhere.txt")
+    (searched / "texts" / "inside.txt").symlink_to(searched / "texts" / "one.txt")
+    done = cloze("search", "encoder", "texts", "Of the list a b.")
+    assert "1 link out of texts followed (the first: link.txt to " in done.stderr
+    assert str(searched / "elsewhere.txt") in done.stderr
+    assert "texts/link.txt, line 1" in done.stdout
+
+
+def test_a_full_disk_is_named_by_search_and_embed(
+    cloze: Cloze, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of a file's size stands for a full disk, whose error does not name the file."""
+    texts = "".join(f"The list {number} of names.\n" for number in range(1200))
+    (searched / "texts" / "three.txt").write_text(texts)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for arguments, named in (
+        (("search", "encoder", "texts", "names", "--words", "4"), "runs/artifacts/vectors/"),
+        (("embed", "encoder", "texts", "--passages", "4", "--output", "v.npy"), "v.jsonl"),
+        (("embed", "encoder", "texts/three.txt", "--json"), tempfile.gettempdir()),
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+        try:
+            done = cloze(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert done.returncode == 1
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert "no room to write" in line
+        assert named in line
+        assert "vectors" not in done.stdout
+    assert not [*searched.rglob("scratch*"), *searched.rglob("*.partial"), *searched.glob("v.*")]
+
+
+def test_a_compressed_log_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    line = "2026-11-29T10:00:00Z host1 sshd[4711]: Accepted publickey for user7 from 10.0.0.9\n"
+    with gzip.open(tmp_path / "log.gz", "wt") as file:
+        for _ in range(200):
+            file.write(line * 500)
+    source = SourceConfig(reader="text", path=str(tmp_path / "log.gz"))
+    tracemalloc.start()
+    passages = sum(1 for _ in placed_passages(source, words=100, account=Account()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert passages > 1000
+    assert peak < 6 * (8 << 20)  # of 8 MB of text; 300 times as many before

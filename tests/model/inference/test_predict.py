@@ -1,26 +1,30 @@
 """Predictions of fine-tuned models: streams, Hugging Face's layout and data sets."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import Artifact
-from cloze.model.config import EncoderConfig
+from cloze.model.config import EncoderConfig, TaskConfig
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.finetune.finetune import make_trials
 from cloze.model.hugging_face.model_files import read_model
 from cloze.model.hugging_face.source import open_source
-from cloze.model.inference import predict
+from cloze.model.inference import predict, task_file
 from cloze.model.inference.export import export_task
 from cloze.model.inference.predict import load_predictor
-from cloze.model.tasks.table_files import read_table
+from cloze.model.inference.task_file import TaskFile, to_score
+from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.task_table import Wanted
 from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
 
@@ -171,6 +175,103 @@ def test_windows_of_a_stream_change_nothing_and_keep_documents_whole(
     monkeypatch.setattr(predict, "WINDOW", 3)
     assert tagger.predict(rows) == whole
     assert list(tagger.file(write_lines(tmp_path / "rows.jsonl", rows))) == whole
+
+
+EVERY_FORMAT = {
+    "rows.jsonl": lambda rows: "".join(json.dumps(row) + "\n" for row in rows),
+    "rows.json": lambda rows: json.dumps({"version": 1, "data": rows, "more": []}, indent=1),
+    "lines.json": lambda rows: "\n\n".join(json.dumps(row) for row in rows),
+    "rows.csv": lambda rows: _csv(rows, ";"),
+    "rows.tsv": lambda rows: _csv(rows, "\t"),
+    "returns.csv": lambda rows: _csv(rows, ",").replace("\n", "\r"),
+}
+
+
+def _csv(rows: list[dict[str, Any]], separator: str) -> str:
+    names = ("text_a", "text_b", "label", "note")
+    lines = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    return "".join(separator.join(line) + "\n" for line in lines)
+
+
+@pytest.mark.parametrize("name", [*EVERY_FORMAT, "rows.parquet", "rows.arrow", "western.csv"])
+def test_a_file_is_predicted_some_rows_at_a_time_with_its_columns_and_scored_as_a_whole(
+    fitted: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    rng = np.random.default_rng(3)
+    rows = [pair(rng) for _ in range(11)]
+    rows[8]["note"] = "Zürich"  # a column that first occurs late
+    predictor = load_predictor(fitted.directory, task="pair_classification")
+    expected = predictor.predict([{**row} for row in rows])
+    monkeypatch.setattr(predict, "WINDOW", 3)
+    path = tmp_path / name
+    table = pa.Table.from_pylist([{"note": None, **row} for row in rows])
+    if name == "rows.parquet":
+        pq.write_table(table, path, row_group_size=4)
+    elif name == "rows.arrow":
+        with pa.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table, max_chunksize=4)
+    elif name == "western.csv":
+        path.write_bytes(_csv(rows, ",").encode("cp1252"))
+    else:
+        path.write_text(EVERY_FORMAT[name](rows))
+    file = predictor.open(path)
+    read = [*predictor.answers(file)]
+    assert [answer for _, answer in read] == expected
+    shown = [file.shown(row) for row, _ in read]
+    assert all({*row} == {"text_a", "text_b", "label", "note"} for row in shown)
+    assert [row["note"] or "" for row in shown] == [row.get("note", "") for row in rows]
+    right = sum(row["label"] == one["prediction"] for row, one in zip(rows, expected, strict=True))
+    assert file.score([to_score(one) for one in expected])["accuracy"] == right / len(rows)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    task = TaskConfig(name="t", kind="classification", labels=("x", "y"))
+    text = "the list of names " * 500
+    row = json.dumps({"text_a": text, "label": "x"})
+    for name, content in {
+        "a.csv": "text_a,label\n" + f'"{text}",x\n' * 1500,
+        "a.tsv": "text_a\tlabel\n" + f"{text}\tx\n" * 1500,
+        "a.jsonl": f"{row}\n" * 1500,
+        "a.json": f"[{','.join([row] * 1500)}]",
+        "squad.json": f'{{"version": 1, "data": [{",".join([row] * 1500)}]}}',
+    }.items():
+        (tmp_path / name).write_text(content)  # 13 MB
+        assert _peak_of_reading(tmp_path / name, task) < 6 << 20, name
+    table = pa.Table.from_pylist([{"text_a": text + str(n), "label": "x"} for n in range(1500)])
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100, use_dictionary=False)
+    before, peak = pa.total_allocated_bytes(), 0
+    for _ in TaskFile(str(tmp_path / "a.parquet"), task):
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert 0 < peak < 6 << 20
+    (tmp_path / "a.conll").write_text(("".join(f"{n} O\n" for n in range(99, 299)) + "\n") * 100)
+    tagging = TaskConfig(name="t", kind="tagging", labels=("O", "B-X"))
+    # of a labelled file, each tag is kept for its score, in 8 bytes
+    assert _peak_of_reading(tmp_path / "a.conll", tagging) < 2 << 20
+
+
+def _peak_of_reading(path: Path, task: TaskConfig) -> int:
+    """The most bytes that Python holds while a file is read."""
+    tracemalloc.start()
+    file = TaskFile(str(path), task)
+    assert sum(1 for _ in file) in (100, 1500)
+    assert file.is_scored
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_labels_beyond_a_number_are_not_kept_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_file, "MOST_LABELS", 4)
+    task = TaskConfig(name="t", kind="classification", labels=("x", "y"))
+    path = write_lines(tmp_path / "a.jsonl", [{"text_a": "a", "label": "x"}] * 5)
+    file = TaskFile(path, task)
+    assert file.remarks == (
+        f"{path}: not scored, as it has more than 4 labels; score a part of it",
+    )
+    assert file.score([]) == {}
+    assert len([*file]) == 5
 
 
 def test_plain_text_is_cut_into_words_and_tags_become_spans() -> None:

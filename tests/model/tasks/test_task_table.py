@@ -12,8 +12,9 @@ import pytest
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.store import commit, put_bytes
 from cloze.model.config import TaskConfig
+from cloze.model.inference.task_file import TaskFile
+from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.problems import load_tables
-from cloze.model.tasks.table_files import read_delimited, read_table
 from cloze.model.tasks.task_table import TaskTable, Wanted, data_notes
 from tests.model.task_builders import stage_table, write_lines
 
@@ -309,9 +310,10 @@ def test_labels_that_differ_only_in_case_or_spaces_are_noted() -> None:
     assert note.startswith("'good', 'Good ' are 2 labels")
 
 
-def test_all_columns_are_not_returned_by_names_that_two_of_them_have() -> None:
-    wanted = Wanted(required=("text_a",), everything=True)
-    with pytest.raises(UsageError, match=r"t\.csv: 2 columns named 'id'; all columns are returned"):
-        read_delimited("t.csv", "id,text_a,id\n1,a,2\n", wanted)
-    few = read_delimited("t.csv", "id,text_a,id\n1,a,2\n", Wanted(required=("text_a",)))
+def test_all_columns_are_not_returned_by_names_that_two_of_them_have(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "note,text_a,note\n1,a,2\n")
+    task = TaskConfig(name="t", kind="classification", labels=("x", "y"))
+    with pytest.raises(UsageError, match=r"t\.csv: several columns named 'note'; all columns are"):
+        TaskFile(path, task)
+    few = read_table(path, Wanted(required=("text_a",)))
     assert few.columns == {"text_a": ["a"]}

@@ -1,0 +1,171 @@
+"""A task's file as `cloze predict` reads it: twice, and never with all of its texts in memory.
+
+In:  a file in the format of the task's training files; labels may be missing.
+Out: its rows with all of their columns, in order; the scores of predictions, if it is labelled.
+
+The first reading finds what only the whole file tells: its columns, whether any row is malformed,
+and the labels. Labels are kept for scoring, beside the shapes of the inputs without their texts.
+The second reading gives the rows.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from cloze.artifacts.errors import UsageError
+from cloze.model.config import TaskConfig
+from cloze.model.tasks.files.table_files import file_rows
+from cloze.model.tasks.problems import canonical, load_problem, wanted_columns
+from cloze.model.tasks.task_table import ColumnNames, Numbered, Row, TaskTable, is_missing
+
+SPLIT = "test"
+ANSWERS = ("label", "tags", "answers", "is_impossible")
+"""Columns that are ignored when predicting."""
+
+MOST_LABELS = 1 << 22
+"""Labels that are kept for scoring, counting each of a list: some hundred megabytes."""
+
+Answered = dict[str, JsonValue]
+"""A prediction for one row."""
+
+INPUT = "x"
+"""Stands for every text of an input where only its shape is kept."""
+
+
+class TaskFile:
+    """A file that was read once."""
+
+    def __init__(self, path: str, task: TaskConfig) -> None:
+        self.path = path
+        self._task = task
+        self._rows = file_rows(path, wanted_columns(task, SPLIT))
+        if twice := self._rows.repeated:
+            raise UsageError(
+                f"{path}: several columns named {twice!r}; all columns are returned by name: "
+                "rename the others"
+            )
+        self._words = self._rows.wanted.in_file("words")
+        found = ColumnNames()
+        labels: _Labels | None = _Labels(task)
+        for number, row in self._rows:
+            found.add(row)
+            if labels and not labels.add(number, row):
+                labels = None
+        self.columns = self._rows.columns or found
+        self._labels = labels if labels and labels.are_there() else None
+        self.separator = self._rows.separator
+        self.remarks = self._rows.said()
+        if labels is None:
+            many = f"more than {MOST_LABELS:,} labels"
+            self.remarks += (f"{path}: not scored, as it has {many}; score a part of it",)
+
+    def __iter__(self) -> Numbered:
+        return iter(self._rows)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there are labels, and few enough to be kept."""
+        return self._labels is not None
+
+    def window(self, rows: Sequence[tuple[int, Row]]) -> TaskTable:
+        """Some of its rows."""
+        numbers, columns = zip(*rows, strict=True)
+        return self._rows.window(columns, numbers, self.columns)
+
+    def shown(self, row: Row) -> dict[str, JsonValue]:
+        """All columns of a row by the file's names; by ours, if it has none."""
+        wanted = self._rows.wanted
+        if wanted.headless:
+            present = wanted.present(self.path, self.columns.names)
+            return {our: row.get(their) for our, their in present.items()}
+        return {name: row.get(name) for name in self.columns.names}
+
+    def score(self, answers: Sequence[Answered]) -> dict[str, float]:
+        """The task's metrics of the answers that `has_label` of; empty if there are no labels."""
+        if self._labels is None:
+            return {}
+        table = self._rows.named(self._labels.table(self.path))
+        return scored(self._task, canonical(self._task, SPLIT, table), answers)
+
+    def has_label(self, row: Row) -> bool:
+        """Whether the row's answer is scored: not one of a sentence without words."""
+        return self._task.kind != "tagging" or row.get(self._words) != []
+
+
+def scored(task: TaskConfig, table: TaskTable, answers: Sequence[Answered]) -> dict[str, float]:
+    """The task's metrics, as fractions, the headline first; empty if there are no labels."""
+    problem = load_problem(task, None, {SPLIT: table})
+    if not problem.labelled(SPLIT):
+        return {}
+    found = problem.score(SPLIT, [answer.get("prediction", answer) for answer in answers])
+    return {problem.headline: found[problem.headline], **found}
+
+
+def to_score(answer: Answered) -> Answered:
+    """What scoring needs of an answer."""
+    return {name: answer[name] for name in ("prediction", "text") if name in answer}
+
+
+class _Labels:
+    """The labels of rows, and the shapes of their inputs."""
+
+    def __init__(self, task: TaskConfig) -> None:
+        wanted = wanted_columns(task, SPLIT)
+        self._names = {name: wanted.in_file(name) for name in (*wanted.required, *wanted.optional)}
+        own = [] if task.kind != "multi_label_classification" else task.labels
+        self._answers = {*ANSWERS, *own}
+        self._required = wanted.required
+        self._is_tagging = task.kind == "tagging"
+        self._columns: dict[str, list[JsonValue]] = {name: [] for name in self._names}
+        self._filled: set[str] = set()
+        self._lines = array("Q")
+        self._room = MOST_LABELS
+        self._known: dict[str, str] = {}
+        self._shapes: dict[int, JsonValue] = {}
+
+    def add(self, number: int, row: Row) -> bool:
+        """Keep a row; whether there was room for its labels."""
+        if self._is_tagging and row.get(self._names["words"]) == []:
+            return True
+        self._room -= 1
+        self._lines.append(number)
+        for our, their in self._names.items():
+            cell = row.get(their)
+            if cell is not None:
+                self._filled.add(our)
+            keep = self._label if our in self._answers else self._shape
+            self._columns[our].append(keep(cell))
+        return self._room > 0
+
+    def are_there(self) -> bool:
+        """Whether any row has a label."""
+        return bool(self._filled & self._answers)
+
+    def table(self, path: str) -> TaskTable:
+        """The rows without their texts."""
+        kept = {
+            name: cells
+            for name, cells in self._columns.items()
+            if name in self._filled or name in self._required
+        }
+        return TaskTable(path, kept, self._lines)
+
+    def _label(self, cell: JsonValue) -> JsonValue:
+        """The cell, of which every string is kept once."""
+        if isinstance(cell, str):
+            self._room -= len(cell) // 64
+            return self._known.setdefault(cell, cell)
+        if isinstance(cell, list):
+            self._room -= len(cell)
+            return [self._label(one) for one in cell]
+        if isinstance(cell, dict):
+            self._room -= 4 + len(cell)
+            return {self._known.setdefault(k, k): self._label(one) for k, one in cell.items()}
+        return cell
+
+    def _shape(self, cell: JsonValue) -> JsonValue:
+        """A cell of as many texts, which are all the same."""
+        if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
+            return self._shapes.setdefault(len(cell), [INPUT] * len(cell))
+        return INPUT if isinstance(cell, str) and not is_missing(cell) else cell

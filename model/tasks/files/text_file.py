@@ -1,0 +1,195 @@
+r"""Files of text in whatever encoding, read line by line and as often as needed.
+
+In:  a path or URL.
+Out: `TextFile`: its lines, and remarks on what had to be guessed.
+
+Text is UTF-8 with or without a byte order mark, UTF-16, or Windows-1252; lines end in \n, \r\n or
+\r. Which it is, only the whole file tells, so it is read once before its first line is given.
+"""
+
+import codecs
+import io
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import IO
+
+from cloze.artifacts import filesystem
+from cloze.artifacts.errors import UsageError
+
+LONGEST_LINE = 1 << 26
+"""Characters of a line or cell; a longer one has to be held in memory and is hardly one row."""
+
+BYTES_AT_A_TIME = 1 << 20
+
+MOST_ACCENTED = 0.3
+"""Share of letters outside ASCII in Western European languages is well below this."""
+
+SHOWN_LETTERS = 5
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file whose encoding is known."""
+
+    path: str
+    source: Callable[[], IO[bytes]]
+    """Opens it."""
+
+    encoding: str
+    ends_in_returns: bool
+    """Whether carriage returns alone end its lines."""
+
+    remarks: tuple[str, ...]
+    """What had to be guessed."""
+
+    def beginning(self, characters: int) -> str:
+        """The first characters, fewer if the file ends before."""
+        with self._opened(newline="") as stream:
+            return stream.read(characters)
+
+    def lines(self, *, newline: str = "\n") -> Iterator[str]:
+        """The lines with their ends; `newline` as for `open`."""
+        with self._opened(newline) as stream:
+            lines = iter(partial(stream.readline, LONGEST_LINE + 1), "")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > LONGEST_LINE:
+                    raise UsageError(
+                        f"{self.path}:{number}: longer than {LONGEST_LINE:,} characters; expected "
+                        "one row per line: divide it"
+                    )
+                yield line
+
+    def chunks(self) -> Iterator[str]:
+        """The text in pieces of any length."""
+        with self._opened("\n") as stream:
+            yield from iter(partial(stream.read, BYTES_AT_A_TIME), "")
+
+    @contextmanager
+    def _opened(self, newline: str) -> Iterator[io.TextIOWrapper]:
+        with self.source() as file:
+            how = None if self.ends_in_returns else newline
+            yield io.TextIOWrapper(file, self.encoding, newline=how)
+
+
+def text_file(path: str) -> TextFile:
+    """The file with its encoding; `UsageError` if it has none of those expected."""
+    return _recognised(path, partial(opened, path))
+
+
+def opened(path: str) -> IO[bytes]:
+    """The file, which may be read in any order; one of an object store is copied into memory."""
+    if not filesystem.exists(path):
+        raise UsageError(f"{path}: no such task file")
+    if not filesystem.is_file(path):
+        raise UsageError(
+            f"{path}: a folder, pipe or device; expected a file, which can be read twice"
+        )
+    if filesystem.is_local(path):
+        return filesystem.open_to_read(path)
+    return io.BytesIO(filesystem.read_bytes(path))
+
+
+def decoded(path: str, content: bytes, *, is_whole: bool = True) -> tuple[str, tuple[str, ...]]:
+    r"""The text of `content`, its lines ended by \n or \r\n, and remarks on its encoding.
+
+    `is_whole`: otherwise `content` is only the beginning of the file `path`, and may end within a
+    character.
+    """
+    found = _recognised(path, partial(io.BytesIO, content), is_whole=is_whole)
+    text = codecs.getincrementaldecoder(found.encoding)().decode(content, final=False)
+    return text.replace("\r", "\n") if found.ends_in_returns else text, found.remarks
+
+
+def text_in(path: str, text: str) -> TextFile:
+    """`text` as if it were all of the file `path`."""
+    return TextFile(path, partial(io.BytesIO, text.encode()), "utf-8", False, ())
+
+
+def _recognised(path: str, source: Callable[[], IO[bytes]], *, is_whole: bool = True) -> TextFile:
+    def chunks() -> Iterator[bytes]:
+        with source() as file:
+            yield from iter(partial(file.read, BYTES_AT_A_TIME), b"")
+
+    encoding, remarks = "utf-8-sig", tuple[str, ...]()
+    start = next(iter(chunks()), b"")[:1024]
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif 4 * start.count(0) > len(start):  # ASCII letters have one in their first or second byte
+        encoding = "utf-16-be" if start[::2].count(0) > start[1::2].count(0) else "utf-16-le"
+    characters = returns = feeds = place = 0
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        for chunk in chain(chunks(), [b""] if is_whole else []):
+            place += len(chunk)
+            text = decoder.decode(chunk, final=is_whole and not chunk)
+            characters += len(text)
+            returns += text.count("\r")
+            feeds += text.count("\n")
+    except UnicodeDecodeError as error:
+        place += error.start - len(error.object)
+        if encoding != "utf-8-sig":
+            raise UsageError(
+                f"{path}: not {encoding.upper()} at byte {place}, although it begins like it; copy "
+                "the file again, or save it as UTF-8"
+            ) from None
+        encoding = "cp1252"
+        remarks, returns, feeds = _western(path, chunks, place)
+    else:
+        if encoding != "utf-8-sig":
+            remarks = (f"{path}: read as {encoding.upper()}, {characters:,} characters",)
+    if returns and not feeds:
+        remarks += (f"{path}: its {returns:,} lines end in carriage returns",)
+    return TextFile(path, source, encoding, bool(returns and not feeds), remarks)
+
+
+def _western(
+    path: str, chunks: Callable[[], Iterable[bytes]], place: int
+) -> tuple[tuple[str, ...], int, int]:
+    """Remarks, returns and feeds as Windows-1252, unless no Western European language is so."""
+    tolerant = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    letters = foreign = accented = returns = feeds = 0
+    examples: dict[str, None] = {}
+    is_western = True
+    for chunk in chunks():
+        # Valid characters beyond ASCII in other lines: the file is UTF-8 with a broken line, not
+        # another encoding.
+        if any(not a.isascii() and not "\udc80" <= a <= "\udcff" for a in tolerant.decode(chunk)):
+            raise UsageError(
+                f"{path}:{_line_of(chunks(), place)}: not UTF-8 at byte {place}, although other "
+                "lines are; correct the line"
+            )
+        try:
+            text = chunk.decode("cp1252")
+        except UnicodeDecodeError:
+            is_western, text = False, ""
+        known = [letter for letter in text if letter.isalpha()]
+        letters += len(known)
+        foreign += sum(not letter.isascii() for letter in known)
+        odd = [letter for letter in text if not letter.isascii()]
+        accented += len(odd)
+        examples |= dict.fromkeys(odd[:BYTES_AT_A_TIME] if len(examples) < SHOWN_LETTERS else ())
+        returns += text.count("\r")
+        feeds += text.count("\n")
+    if not is_western or not letters or foreign > MOST_ACCENTED * letters:
+        raise UsageError(
+            f"{path}:{_line_of(chunks(), place)}: not UTF-8 at byte {place}, and not Windows-1252 "
+            "either; convert the file from its encoding, for example with iconv -f GB18030 -t UTF-8"
+        )
+    shown = " ".join([*examples][:SHOWN_LETTERS])
+    remark = (
+        f"{path}: not UTF-8; read as Windows-1252, with {accented:,} characters such as {shown}"
+    )
+    return (remark,), returns, feeds
+
+
+def _line_of(chunks: Iterable[bytes], place: int) -> int:
+    line = 1
+    for chunk in chunks:
+        line += chunk[:place].count(b"\n")
+        place -= len(chunk)
+        if place <= 0:
+            break
+    return line
