@@ -200,7 +200,7 @@ class Work:
         self.run = run
         self.encoder = run.encoder
         if run.finetune.encoder:  # use its shape if it can be read
-            with suppress(OSError, ValueError, LookupError, ClozeError):
+            with suppress(OSError, ValueError, LookupError, RecursionError, ClozeError):
                 table = json.loads(read_model_config(located(run.finetune.encoder)))
                 sizes = {name: table[name] for name in SIZE_NAMES}
                 family = "modern" if table.get("model_type") == "modernbert" else "bert"

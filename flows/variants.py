@@ -94,11 +94,11 @@ def _sweep(text: str) -> tuple[str, list[JsonValue]]:
     place, _, listed = text.partition("=")
     try:
         values: list[JsonValue] = tomllib.loads(f"values = [{listed}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         values = [*filter(None, (word.strip() for word in listed.split(",")))]
     if not place or not values:
         raise UsageError(
-            f"--sweep {text}: expected KEY=VALUE,VALUE, for example "
+            f"--sweep {text:.200}: expected KEY=VALUE,VALUE, for example "
             "--sweep pretrain.optimizer.learning_rate=1e-3,2e-3"
         )
     return place, values
@@ -109,4 +109,4 @@ def _varied(run: RunConfig, marks: Sequence[str], settings: Settings) -> RunConf
         return run
     # A run's name has letters, digits, dashes and underscores only.
     name = "-".join([run.name, *(re.sub(r"[^A-Za-z0-9_]+", "-", mark) for mark in marks)])
-    return changed(run, name, settings, source=f"variant {', '.join(marks)}")
+    return changed(run, name, settings, source=f"variant {', '.join(marks):.200}")

@@ -92,7 +92,7 @@ def _check_tasks(run: RunConfig) -> None:
     if encoder:
         try:
             positions = int(json.loads(read_model_config(located(encoder)))[POSITIONS])
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+        except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             positions = 0  # config.json lacks the field
         for task in tasks if positions > 0 else ():
             task.check_positions(positions)

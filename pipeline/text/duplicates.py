@@ -27,7 +27,7 @@ consecutive words in common.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -48,7 +48,7 @@ from cloze.artifacts.arrays import (
     digest_halves,
     offsets_of,
 )
-from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import find_files
 from cloze.artifacts.rng import GOLDEN_GAMMA, draw, scramble, stream_seed
 from cloze.artifacts.stage import StageTable
@@ -214,16 +214,26 @@ def evaluation_shingles(config: OverlapConfig) -> UInt64s:
                 name = name.removesuffix(suffix)
             # A file of one JSON value, or of one per line.
             if name.endswith((".json", ".jsonl")):
-                try:
-                    value = json.loads(text)
-                except ValueError:
-                    value = [json.loads(line) for line in text.splitlines() if line.strip()]
-                fields = _strings(value)
+                fields: Iterable[str] = _strings_in_json(text, file.path)
             else:
                 fields = (field for line in text.splitlines() for field in line.split("\t"))
             encoded = [field.encode("utf-8", "replace") + b"\n" for field in fields]
             found.append(shingles(*concatenated(encoded), words=config.words).hashes_P)
     return np.unique(np.concatenate(found))
+
+
+def _strings_in_json(text: str, path: str) -> list[str]:
+    """All strings in a JSON document, or in JSON lines."""
+    try:
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [*_strings(value)]
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path}: not JSON: {error}; expected a document, or one object per line"
+        ) from None
 
 
 def overlapping(found: Shingles, documents: int, wanted: UInt64s) -> Mask:

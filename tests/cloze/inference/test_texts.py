@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import cloze as api
+from cloze.artifacts.errors import UsageError
+from cloze.inference import prediction
+from cloze.model.config import TaskConfig
 from tests.cloze.tiny_model import write_model
 
 Cloze = Callable[..., Any]
@@ -112,3 +115,43 @@ def test_a_misspelt_file_is_not_taken_for_a_text(cloze: Cloze, model: str, name:
 )
 def test_a_text_is_not_taken_for_a_misspelt_file(cloze: Cloze, model: str, text: str) -> None:
     assert len(cloze("embed", model, text).stdout.splitlines()) == 1
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments"),
+    [
+        ("", "", ("run", "try.toml", "--sweep", f"seed={DEEP}")),
+        ("", "", ("run", "try.toml", "--set", f"seed={DEEP}")),
+        ("encoder/config.json", DEEP, ("embed", "encoder", "a")),
+        ("encoder/modules.json", DEEP, ("embed", "encoder", "a")),
+        ("train.jsonl", '{"question": ' + DEEP, ("plan", "tasks.toml")),
+        ("train.json", '{"data": ' + DEEP, ("plan", "tasks.toml")),
+        ("train.json", '{"data": [{"paragraphs": ' + DEEP, ("plan", "tasks.toml")),
+    ],
+    ids=["sweep", "set", "config", "modules", "lines", "rows", "SQuAD"],
+)
+def test_nested_json_is_one_line_everywhere(
+    cloze: Cloze, model: str, name: str, content: str, arguments: tuple[str, ...]
+) -> None:
+    good = {"question": "a", "context": "a b", "answers": {"text": ["a"], "answer_start": [0]}}
+    Path("train.jsonl").write_text(json.dumps(good) + "\n")
+    train = name if name.startswith("train") else "train.jsonl"
+    Path("tasks.toml").write_text(
+        'name = "t"\n[finetune]\nencoder = "encoder"\n[[finetune.tasks]]\nname = "q"\n'
+        f'kind = "span"\ntrain = "{train}"\ndev = "train.jsonl"\nmax_seq_length = 16\n'
+    )
+    if name:
+        Path(name).write_text(content)
+    done = cloze(*arguments)
+    assert done.returncode == 2, done.stdout
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(line) < 2000
+
+
+def test_nested_json_among_rows_is_one_line() -> None:
+    task = TaskConfig(name="t", kind="classification", labels=("x", "y"))
+    with pytest.raises(UsageError, match=r"row 1: starts with \{ but is not JSON"):
+        list(prediction._rows(('{"text_a": ' + DEEP,), task))
