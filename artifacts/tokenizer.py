@@ -46,6 +46,11 @@ MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK] (the default of `tokenizers`; Google's script at eedf571 has 200)."""
 
 
+LARGEST_FILE = 128 << 20
+MOST_WORDS = 1 << 21
+"""Bytes and entries of a vocabulary: the largest in use have 60 MB and a million. Ten million would
+take minutes and gigabytes before the weights turn out not to fit."""
+
 CASED = 0.01
 """Share of words with capital letters in a cased vocabulary, at least."""
 
@@ -478,13 +483,18 @@ def read_vocab_txt(
     reach these words.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = _readable_content(path)
     except FileNotFoundError:
         raise UsageError(
             f"{path}: no such vocabulary; expected a vocab.txt with one word-piece per line"
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 at byte {error.start}; expected a vocab.txt") from None
+    if text.count("\n") > MOST_WORDS:
+        raise UsageError(
+            f"{path}: {text.count(chr(10)):,} words, expected at most {MOST_WORDS:,}; it is no "
+            "vocabulary, but perhaps a text"
+        )
     # The last line feed ends a line and begins no further token.
     lines = text.removesuffix("\n").split("\n") if text else []
     words = tuple(line.removesuffix("\r") for line in lines)
@@ -500,6 +510,18 @@ def read_vocab_txt(
     )
 
 
+def _readable_content(path: str | Path) -> str:
+    """The text of a vocabulary's file, if it is not too large for one."""
+    with open(path, "rb") as file:
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise UsageError(
+            f"{path}: larger than {LARGEST_FILE:,} bytes, which no vocabulary is; expected one of "
+            f"at most {MOST_WORDS:,} words"
+        )
+    return content.decode("utf-8")
+
+
 def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
     """Read a `tokenizer.json`: BERT's WordPiece pipeline, a byte-level BPE, or any other kind.
 
@@ -507,7 +529,7 @@ def read_tokenizer_json(path: str | Path) -> SubwordTokenizer:
     and special tokens written in a text are treated as text, whatever the file says.
     """
     try:
-        content = Path(path).read_text("utf-8")
+        content = _readable_content(path).replace("\r\n", "\n")
         table = json.loads(content)
         # Before the file reaches `tokenizers`, which would do what it says.
         if wrong := next(_growth(table.get("normalizer")), ""):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from tests.cloze.tiny_model import write_model
+from tests.cloze.tiny_model import TOKENIZER, write_model
 
 Cloze = Callable[..., Any]
 Weights = dict[str, np.ndarray[Any, Any]]
@@ -93,6 +94,62 @@ def test_a_tokenizer_whose_replacements_double_is_refused(cloze: Cloze, model: P
     done = cloze("embed", "encoder", "a b")
     assert done.returncode == 2
     assert "may make a text 1,099,511,627,776 times as long" in done.stderr
+
+
+def test_a_tokenizer_whose_regular_expression_would_never_end_is_one_error(
+    cloze: Cloze, model: Path
+) -> None:
+    """The library ends a search after ten million steps back, and panics."""
+    (model / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "normalizer": None,
+                "pre_tokenizer": {
+                    "type": "Split",
+                    "pattern": {"Regex": "(a+)+$"},
+                    "behavior": "Isolated",
+                    "invert": False,
+                },
+                "post_processor": {
+                    "type": "BertProcessing",
+                    "cls": ["[CLS]", 2],
+                    "sep": ["[SEP]", 3],
+                },
+                "model": {
+                    "type": "WordLevel",
+                    "vocab": {word: n for n, word in enumerate(TOKENIZER.vocabulary)},
+                    "unk_token": "[UNK]",
+                },
+            }
+        )
+    )
+    assert cloze("embed", "encoder", "a").returncode == 0
+    started = time.monotonic()
+    done = cloze("embed", "encoder", "a" * 5_000 + "b")
+    assert time.monotonic() - started < 20
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "retry-limit-in-match over" in line
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json"])
+def test_a_vocabulary_of_ten_million_entries_is_refused_at_once(
+    cloze: Cloze, model: Path, name: str
+) -> None:
+    (model / "vocab.txt").unlink()
+    if name == "vocab.txt":
+        (model / name).write_bytes(b"word\n" * 10**7)
+    else:
+        entries = b'"a word of it": 0,\n' * 10**7
+        (model / name).write_bytes(b'{"model": {"type": "WordLevel", "vocab": {' + entries)
+    started = time.monotonic()
+    done = cloze("embed", "encoder", "a b")
+    assert time.monotonic() - started < 10
+    assert done.returncode == 2
+    assert f"{name}: " in done.stderr
+    assert "expected at most 2,097,152" in done.stderr or "at most 2,097,152 words" in done.stderr
 
 
 def test_a_text_with_half_a_character_is_read(cloze: Cloze, model: Path) -> None:
