@@ -91,9 +91,10 @@ def export_model(
     if not onnx:
         return Answer({**data, "files": lines}, "\n".join(lines), place.json)
     made = export_onnx(directory, int8=graphs.int8)
-    # Until now the folder counts as unfinished, so that repeating the command empties it.
-    finish_export(directory)
     found = measured(directory, made, sample=graphs.sample)
+    # Until now the folder counts as unfinished, so that repeating the command, after a kill or with
+    # another --sample, empties it.
+    finish_export(directory)
     paths = [*lines, *map(str, made)]
     scores = [
         {"file": str(one.path), "score": one.score, "texts_per_second": one.texts_per_second}

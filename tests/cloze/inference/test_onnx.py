@@ -17,6 +17,7 @@ import cloze as api
 from tests.cloze.inference.test_sentence_modules import write_modules
 from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 from tests.conftest import PROJECT
+from tests.conftest import cloze as command
 
 Cloze = Callable[..., Any]
 
@@ -129,3 +130,18 @@ def test_int8_without_graphs_is_an_error_with_a_remedy(cloze: Cloze, folder: Pat
     assert refused.returncode == 2
     assert "--int8 and --sample apply to ONNX graphs; give --onnx as well" in refused.stderr
     assert not (folder / "out").exists()
+
+
+@wants_onnx
+@pytest.mark.slow
+def test_an_export_that_could_not_be_scored_is_finished_by_the_next_command(
+    folder: Path, sample: str
+) -> None:
+    write_model(folder / "encoder")
+    (folder / "few.txt").write_text("a b\n")
+    export = ("export", "encoder", "out", "--onnx", "--sample")
+    refused = command(*export, "few.txt", cwd=folder)
+    assert "0 lines of 12 to 80 words" in refused.stderr
+    done = command(*export, sample, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "exists already" in command(*export, sample, cwd=folder).stderr
