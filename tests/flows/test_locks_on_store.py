@@ -226,7 +226,7 @@ def take_turns(world: World, conditional: bool) -> Iterator[tuple[str, Callable[
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_whatever_the_dice_kill_one_at_a_time_makes_it_and_somebody_does(
+def test_whatever_the_dice_kill_and_the_clocks_say_one_at_a_time_makes_it_and_somebody_does(
     seed: int, conditional: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, store = World(seed), f"memory://{uuid.uuid4().hex}"
@@ -254,7 +254,15 @@ def test_whatever_the_dice_kill_one_at_a_time_makes_it_and_somebody_does(
     for name, call in take_turns(world, conditional):
         monkeypatch.setattr(MemoryFileSystem, name, call)
     monkeypatch.setattr(locks, "threading", threads_of(world))
-    passing = {"sleep": world.sleep, "monotonic": lambda: world.now, "strftime": time.strftime}
+    skew = {f"machine-{number}": dice.uniform(-1e9, 1e9) for number in range(5)}
+
+    def clock() -> float:
+        return world.now + skew[threading.current_thread().name]
+
+    def date(form: str) -> str:
+        return time.strftime(form, time.gmtime(1e9 + clock()))
+
+    passing = {"sleep": world.sleep, "monotonic": clock, "strftime": date}
     monkeypatch.setattr(locks, "time", SimpleNamespace(**passing))
     names = [f"machine-{number}" for number in range(dice.randint(2, 5))]
     failures: list[BaseException] = []
