@@ -54,8 +54,8 @@ test-ci test-all: $(VENV)/.installed-dev
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-schedules: $(VENV)/.installed-dev ## test 200 seeded schedules of starting, killing and resuming runs, and 20 with real stages
-	CLOZE_SCHEDULES=200 CLOZE_REAL_SCHEDULES=20 $(BIN)/python -m pytest tests/test_schedules.py
+schedules: $(VENV)/.installed-dev ## test 200 seeded schedules of starting, killing and resuming runs, 20 with real stages, and 200 of all commands
+	CLOZE_SCHEDULES=200 CLOZE_REAL_SCHEDULES=20 CLOZE_COMMAND_SCHEDULES=200 $(BIN)/python -m pytest tests/test_schedules.py tests/test_command_schedules.py
 
 cuts: $(VENV)/.installed-dev ## test training for every division of a batch over ranks, ZeRO stages and token budgets; CI runs a sixth
 	CLOZE_ALL_CUTS=1 $(BIN)/python -m pytest -k no_cut_changes_the_losses tests/model/training/test_ranks.py
