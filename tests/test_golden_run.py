@@ -136,10 +136,8 @@ def test_a_score_is_traced_to_the_document(golden: GoldenRun, row: int) -> None:
     ]
     document = answer(golden, "inspect", "smoke/tokens", "--document", story[8]["digest"])
     assert document["rows"][0]["text"].replace("\n", " ") == story[-2]["words"]
-    file, _, _ = story[-1]["words"].partition(".py, ")
-    first_words = " ".join(story[-2]["words"].split()[:3])
-    assert first_words in " ".join(Path(f"{file}.py").read_text("utf-8").split())
-    told = answer(golden, "trace", "smoke", "--row", str(row), "--no-file")
+    assert re.fullmatch(r"(fsspec|networkx), document \d+", story[-1]["words"])
+    told = answer(golden, "trace", "smoke", "--row", str(row), "--without-file")
     assert told == story[:-1]
 
 

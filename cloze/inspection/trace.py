@@ -68,14 +68,14 @@ def trace(
     *,
     row: Annotated[int, Parameter(show_default=True)] = 0,
     split: str = "train",
-    file: bool = True,
+    without_file: bool = False,
     place: Place = PLACE,
 ) -> Answer:
     """Trace a run's score back to a document.
 
     :param row: Number of the example to trace, from 0.
     :param split: Split of the example.
-    :param file: Also find the document's file, for which the corpus is read until it is found.
+    :param without_file: Do not look for the document's file, for which the corpus is read.
     """
     space = place.space()
     record = read_record(space, run)
@@ -116,7 +116,7 @@ def trace(
             TraceStep("text", "", document.text.replace("\n", " ")),
         ]
         config = RunConfig.model_validate(record.config)
-        if file and config.corpus:
+        if config.corpus and not without_file:
             where = find_file(origin.document["document_digest"], config.corpus, config.cleaning)
             steps.append(TraceStep("file", "", where))
     rows = []
@@ -213,7 +213,7 @@ def find_file(digest: bytes, corpus: CorpusConfig, cleaning: CleaningConfig) -> 
         for file in files
     }
     size = sum(file.size for files in found for file in files)
-    say(f"looking for the document in {len(readers):,} files, {size / 1e6:,.1f} MB (--no-file: no)")
+    say(f"looking for the document in {len(readers):,} files, {size / 1e6:,.1f} MB")
     for document in read_documents(corpus, cleaning):
         if document.digest == digest:
             return place_of(document.file, document.position, readers[document.file])

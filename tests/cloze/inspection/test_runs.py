@@ -14,6 +14,9 @@ from cloze.artifacts.errors import UsageError
 from cloze.flows import locks
 from cloze.inference import exchange, prediction, searcher, vectors
 from cloze.inspection import runs
+from cloze.inspection.trace import find_file
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
+from cloze.pipeline.text.texts import read_documents
 
 Cloze = Callable[..., Any]
 
@@ -124,3 +127,15 @@ def test_nothing_is_deleted_under_a_command_that_reads_it(
     monkeypatch.setattr(module, looks_up, meanwhile)
     assert "reached" in cloze(*arguments).stderr
     assert cloze("gc", "--delete").returncode == 0, "afterwards"
+
+
+def test_the_file_of_a_document_is_found_by_its_digest(folder: Path) -> None:
+    (folder / "texts" / "two.txt").write_text("The second document.\nOf two lines.\n")
+    source = {"reader": "sentence_lines", "path": str(folder / "texts")}
+    corpus, cleaning = CorpusConfig.model_validate({"sources": [source]}), CleaningConfig()
+    digests = {one.sentences[0]: one.digest for one in read_documents(corpus, cleaning)}
+    found = find_file(digests["The second document."], corpus, cleaning)
+    assert found == f"{folder / 'texts' / 'two.txt'}, line 1"
+    (folder / "texts" / "two.txt").write_text("Another document.\n")
+    gone = find_file(digests["The second document."], corpus, cleaning)
+    assert gone == "not found: the corpus has changed since"
