@@ -20,8 +20,9 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.runtime.program import Terminated
 from cloze.artifacts.stage import read_stage_table
 from cloze.model.training.checkpoints import FaultHook, no_fault
-from cloze.model.training.engine import Replicated
+from cloze.model.training.engine import Engine, Replicated
 from cloze.model.training.pretrain import make_encoder
+from cloze.model.training.sharded import Sharded
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 
@@ -58,13 +59,18 @@ def _act(what: str) -> None:
 
 def _spoil_the_next_gradient() -> None:
     """Make the loss of the next backward pass of this process NaN."""
-    backward = Replicated.backward
+    for kind in (Replicated, Sharded):
+        _spoil_next(kind)
 
-    def spoilt(engine: Replicated, loss: Tensor, *, last: bool = False) -> None:
-        Replicated.backward = backward  # type: ignore[method-assign]
+
+def _spoil_next(kind: type[Replicated | Sharded]) -> None:
+    backward: Any = kind.backward
+
+    def spoilt(engine: Engine, loss: Tensor, *, last: bool = False) -> None:
+        kind.backward = backward  # type: ignore[method-assign]
         backward(engine, loss * float("nan"), last=last)
 
-    Replicated.backward = spoilt  # type: ignore[method-assign]
+    kind.backward = spoilt  # type: ignore[assignment]
 
 
 def fill_disk(size: int = 200) -> None:

@@ -93,6 +93,27 @@ def test_two_ranks_equal_one_and_agree_on_every_decision(
     assert golden.digest == after.digest, "bit for bit, with dropout"
 
 
+@pytest.mark.slow
+def test_sharded_ranks_skip_a_gradient_that_is_not_finite_in_fp32_as_well(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    nan = {"site": "after_forward", "step": 4, "do": "nan"}
+    alone = _table(tmp_path, "alone", examples, steps=8, encoder=DRY)
+    run_ranks(1, [{**alone, "strike": {**nan, "rank": 0}}])
+    wishes = []
+    for stage in (1, 2, 3):
+        machine = {"zero_stage": stage}
+        table = _table(tmp_path, str(stage), examples, steps=8, encoder=DRY, machine=machine)
+        wishes.append({**table, "strike": {**nan, "rank": 1}})
+    ranks = run_ranks(2, wishes)
+    assert [[end["end"] for end in rank.ends] for rank in ranks] == [["done"] * 3] * 2
+    expected = losses(tmp_path / "alone")
+    assert len(expected) == 7, "one of eight steps was skipped"
+    for stage in (1, 2, 3):
+        # Had the step been applied, all later losses would be NaN.
+        assert losses(tmp_path / str(stage)) == pytest.approx(expected, abs=1e-5), stage
+
+
 def test_ranks_with_different_examples_are_refused_and_named(
     examples: Artifact, tmp_path: Path
 ) -> None:
