@@ -130,6 +130,26 @@ class ErrorExample(Result):
     predicted: str
 
 
+class LabelError(Result):
+    """A row whose label is probably wrong. Contains text of the corpus: see `report.show_text`."""
+
+    row: int
+    """In the order of the file, from 1."""
+
+    text: str
+    """The input."""
+
+    given: str
+    proposed: str
+    """The likeliest label."""
+
+    probability: float
+    """Of the given label, by a model that was not trained on the row."""
+
+    why: Literal["unlikely", "contradiction"] = "unlikely"
+    """`contradiction`: the same text has another label elsewhere."""
+
+
 class EpochRecord(Result):
     """One epoch of a trial, scored on dev."""
 
@@ -199,6 +219,79 @@ class Calibration(Result):
     after: ProbabilityQuality
 
 
+class Coverage(Result):
+    """Label sets of one confidence, on rows that the model was not trained on."""
+
+    confidence: float
+    """The probability with which a set is to hold the truth."""
+
+    coverage: float
+    """The share of sets that do; if a text may have several labels, of the states of labels."""
+
+    size: float
+    """Mean number of labels in a set, or of states of a label."""
+
+    empty: float
+    """Share of sets without any: no label is likely enough."""
+
+    single: float
+    """Share of sets that are an answer."""
+
+
+class RiskPoint(Result):
+    """Errors if only the surest rows are answered."""
+
+    answered: float
+    """Share of the rows."""
+
+    errors: float
+    """Share of wrong answers among them."""
+
+
+class Reliance(Result):
+    """What a model's confidence is worth."""
+
+    split: Split
+    """The rows of these figures."""
+
+    coverage: tuple[Coverage, ...]
+    """The lowest confidence first."""
+
+    risk: tuple[RiskPoint, ...]
+
+
+class Candidate(Result):
+    """One approach, or one size of training data, in a cross-validation."""
+
+    approach: str
+    rows: int
+    """Training rows of each fold, about."""
+
+    folds: tuple[float, ...]
+    """The headline metric on the held-out part of each fold."""
+
+    mean: float
+    standard_error: float
+    interval: tuple[float, float]
+    """95 %, by Student's t over folds."""
+
+
+class Choice(Result):
+    """How the approach of a task was chosen."""
+
+    chosen: str
+    """The cheapest approach within one standard error of the best."""
+
+    best: str
+    """The approach with the best mean."""
+
+    candidates: tuple[Candidate, ...]
+    """The cheapest first."""
+
+    curve: tuple[Candidate, ...] = ()
+    """The chosen approach on fewer rows; the last is on all rows of the training parts."""
+
+
 class Trial(Result):
     """One fine-tuning run, without anything that depends on the clock."""
 
@@ -249,8 +342,21 @@ class Trial(Result):
     errors: tuple[ErrorExample, ...] = ()
     """The first errors on that split."""
 
+    choice: Choice | None = None
+    """How its approach was chosen; None: fine-tuning, as configured."""
+
     calibration: Calibration | None = None
     """Of the probabilities, if it is a classification with held-out labels."""
+
+    reliance: Reliance | None = None
+    """On the label sets of its confidence, if it is calibrated."""
+
+    label_errors: tuple[LabelError, ...] = ()
+    """Training rows that are probably mislabelled, else dev rows; the most suspicious first."""
+
+    nonconformity: tuple[tuple[float, ...], ...] = ()
+    """How far it was off on dev, after calibration, in increasing order: the scores of
+    model/uncertainty/conformal.py, for each label if an example may have several."""
 
     predictions: dict[str, list[JsonValue]] = Field(default_factory=dict)
     """By split, one per example, in the order of the file."""
@@ -434,8 +540,17 @@ class TaskScore(Result):
     errors: tuple[ErrorExample, ...] = ()
     """Some errors of the best pre-trained trial."""
 
+    choice: Choice | None = None
+    """How the approach of the pre-trained trials was chosen, if it was."""
+
     calibration: Calibration | None = None
     """Of the model that is saved, the best pre-trained trial."""
+
+    reliance: Reliance | None = None
+    """On the label sets of that model."""
+
+    label_errors: tuple[LabelError, ...] = ()
+    """The first rows that are probably mislabelled; all are in label_errors/TASK.csv."""
 
     published: tuple[ReferenceScore, ...] = ()
 

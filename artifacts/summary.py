@@ -249,6 +249,8 @@ class Summary(Result):
     tasks: tuple[TaskScore, ...] = ()
     trial_seconds: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Median time of a fine-tuning run, by task and system."""
+    choice_seconds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Time spent on comparing each approach, by task and approach."""
     glue_average: float | None = None
     """None if no GLUE tasks were run."""
     steps: tuple[StageFacts, ...] = ()

@@ -81,19 +81,23 @@ def load_task(
     workspace: str | Path = "runs",
     device: str = "auto",
     precision: Literal["auto", "fp32", "bf16", "int8"] = "auto",
+    confidence: float | None = None,
 ) -> "Predictor":
     """Load the model fine-tuned for `task`, which may be omitted if there is only one.
 
     `model` is the name of a run in `workspace` that saved its models (`finetune.save` is not
     "none"), its finetune artifact's directory, or a folder written by `cloze export --task`.
-    `device` and `precision` are those of `load`.
+    `device` and `precision` are those of `load`. With a `confidence`, such as 0.9, predictions also
+    have the labels or the interval that hold the truth with at least this probability.
     """
     from cloze.flows.workspace import workspace as open_workspace
     from cloze.model.inference.predict import load_predictor
     from cloze.options import model_directory
 
     directory = model_directory(str(model), open_workspace(str(workspace)), stage="finetune")
-    return load_predictor(directory, task=task, device=device, precision=precision)
+    return load_predictor(
+        directory, task=task, device=device, precision=precision, confidence=confidence
+    )
 
 
 @checked

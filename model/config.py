@@ -574,6 +574,11 @@ class TaskConfig(Config):
     thresholds: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = ()
     """The same for each of `labels`, in their order; empty: `threshold` for all."""
 
+    weights: str = ""
+    """CSV with columns `row` (of the training file, from 1) and `weight`: 0 leaves the row out, 1
+    keeps it, like all rows that are not listed. A column `text` must agree with the row. So written
+    by a run, as label_errors/TASK.csv."""
+
     train_examples: int = Field(default=0, ge=0)
     """Train on this many examples, the same for every seed; 0: all."""
 
@@ -686,6 +691,43 @@ class FeatureConfig(Config):
     """Passes over the features, which are computed once."""
 
 
+ApproachName = Literal["class_means", "linear", "contrastive", "fine_tuning"]
+
+
+class ChoiceConfig(Config):
+    """Few labels: the approach is chosen by cross-validation on the training rows.
+
+    The cheapest one wins whose mean score is within one standard error of the best (Breiman et al.
+    1984). Tasks that have a single approach are trained as usual.
+    """
+
+    approaches: tuple[ApproachName, ...] = Field(
+        default=("class_means", "linear", "contrastive", "fine_tuning"), min_length=1
+    )
+    """Approaches to compare. `class_means`: the nearest mean vector of a class; `linear`: logistic
+    or ridge regression on the encoder's vectors; `contrastive`: the encoder is tuned on pairs of
+    texts first (SetFit); `fine_tuning`: of all parameters, for sentence encoders from the linear
+    head (Kumar et al. 2022)."""
+
+    folds: int = Field(default=5, ge=2, le=100)
+    """Parts of the rows, each of which is predicted by a model trained on the others."""
+
+    repeats: int = Field(default=1, ge=1, le=100)
+    """Cross-validations, each with other parts."""
+
+    shares: tuple[Annotated[float, Field(gt=0.0, lt=1.0)], ...] = (0.25, 0.5)
+    """Smaller shares of the rows that the chosen approach is also trained on, for the learning
+    curve; empty: no curve."""
+
+    many_rows: int = Field(default=1000, ge=2)
+    """With more rows, approaches are trained once, on all but a part of them, and contrastive
+    tuning is left out."""
+
+    fewest_steps: int = Field(default=40, ge=1)
+    """Fine-tuning makes more passes than the task's `epochs` if these are fewer steps (Mosbach et
+    al. 2021: few rows need more passes)."""
+
+
 class FinetuneConfig(Config):
     """Fine-tuning: every task × initialisation × seed."""
 
@@ -720,6 +762,11 @@ class FinetuneConfig(Config):
     grid: GridConfig | None = None
     """Hyper-parameter search before the seeds; None: use the tasks' own values."""
 
+    choose: ChoiceConfig | None = None
+    """Choose the approach of each classification or regression by cross-validation; without a dev
+    file, all rows are trained on, and dev scores are those of the cross-validation. None: the
+    configured approaches."""
+
     restarts: int = Field(default=0, ge=0)
     """How often to restart a trial that does not beat the majority class (paper, 4.1)."""
 
@@ -741,6 +788,11 @@ class FinetuneConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
     """Moments, decay and clipping; learning rate and warm-up come from the task and
     `warmup_share`."""
+
+    def choice_for(self, task: TaskConfig) -> ChoiceConfig | None:
+        """How to choose the task's approach; None if it is trained as configured."""
+        chosen = task.kind == "regression" or task.kind.endswith("classification")
+        return self.choose if chosen else None
 
     @field_validator("tasks")
     @classmethod
@@ -771,6 +823,16 @@ class FinetuneConfig(Config):
             raise ValueError(
                 f"task {vectors[0]} trains the encoder's own vectors; leave out finetune.bilstm, "
                 "[[finetune.features]] and fine_tuning = false, or move it to a run of its own"
+            )
+        if self.choose and (
+            self.initialisations != ("pretrained",)
+            or any((self.grid, self.features, self.bilstm, self.ensemble, self.restarts))
+            or not self.fine_tuning
+            or any(task.after for task in self.tasks)
+        ):
+            raise ValueError(
+                "finetune.choose compares approaches of its own: leave out grid, features, bilstm, "
+                'ensemble, restarts, after, fine_tuning and initialisations = ["random"], or choose'
             )
         if self.bilstm and not self.fine_tuning:
             raise ValueError(

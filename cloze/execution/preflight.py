@@ -99,10 +99,10 @@ def _check_tasks(run: RunConfig) -> None:
     own = []
     # Only files of one's own; data sets by name would be downloaded here.
     for task in tasks:
-        files = (task.train, task.dev, task.test, *task.more.values())
+        files = (task.train, task.dev, task.test, task.weights, *task.more.values())
         if task.train and not any(file.startswith(DATASETS_PREFIX) for file in files):
             own.append(task)
     if own:
         from cloze.model.tasks.problems import check_tables, for_all
 
-        for_all(own, check_tables)
+        for_all(own, lambda task: check_tables(task, choice=run.finetune.choice_for(task)))

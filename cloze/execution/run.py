@@ -20,6 +20,7 @@ from cyclopts import Parameter
 from cloze.answer import Answer, Format, written
 from cloze.artifacts import filesystem
 from cloze.artifacts.config import with_value
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
@@ -54,6 +55,7 @@ def run(
     *,
     seeds: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
     sweep: list[str] | None = None,
+    weights: str = "",
     format: Format = "text",
     target: Target = TARGET,
     without_prefect: WithoutPrefect = False,
@@ -64,9 +66,20 @@ def run(
     :param sweep: Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`.
         Repeatable; runs every combination. Variants with other masks are evaluated on the
         held-out examples of the first.
+    :param weights: CSV that leaves training rows out, for the run's only task; a run writes its
+        probable label errors so, as label_errors/TASK.csv.
     :param format: Format of the table of several runs; LaTeX needs the package booktabs.
     """
     configuration, machine = target.read(config)
+    if weights:
+        tasks = configuration.finetune.tasks
+        if len(tasks) != 1:
+            raise UsageError(
+                f"--weights {weights}: the run has {len(tasks)} tasks, expected one; use "
+                "--set finetune.tasks.N.weights=FILE for the right one"
+            )
+        weighted = tasks[0].model_copy(update={"weights": weights})
+        configuration = with_value(configuration, "finetune.tasks", (weighted,))
     chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
     runs = [run for variant in chosen for run in variant.runs]
     # One memory of digests for all plans, so that data are read once.

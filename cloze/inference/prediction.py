@@ -63,6 +63,7 @@ def predict(
     task: str = "",
     file: Path | None = None,
     precision: Precision = "auto",
+    confidence: float | None = None,
     place: Place = PLACE,
 ) -> None:
     """Predict.
@@ -70,11 +71,15 @@ def predict(
     :param task: The task, if the model was fine-tuned for several.
     :param file: A file in the format of the task's training files, instead of texts.
     :param precision: As in `cloze embed`.
+    :param confidence: Also give the set of labels, or the interval, that holds the truth with at
+        least this probability, such as 0.9; and flag texts unlike the training rows.
     """
     if texts and file:
         raise UsageError(f"both texts and --file {file}; give one of them")
     directory = model_directory(model, place.space(), stage="finetune")
-    predictor = load_predictor(directory, task=task, precision=precision)
+    predictor = load_predictor(
+        directory, task=task, precision=precision, confidence=confidence
+    )
     if len(texts) == 1 and is_file(texts[0]) and _is_task_file(texts[0], predictor.saved.task):
         file, texts = Path(texts[0]), ()
         say(f"{file}: read as a task file")

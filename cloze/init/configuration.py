@@ -121,6 +121,17 @@ FINETUNE = """\
 # encoder: a run's name, an artifact's directory, or a Hugging Face folder
 {encoder}seeds = [0, 1, 2]
 """
+FEW_LABELS = """\
+[finetune]
+# encoder: a run's name, an artifact's directory, or a Hugging Face folder
+{encoder}seeds = [0]
+
+# few labels: cross-validation on the training rows chooses how to train
+[finetune.choose]
+"""
+FEW_ROWS = 1000
+"""Up to so many training rows, the approach is chosen by cross-validation."""
+
 SIZES = ((2e8, 0.02, "toy"), (2e9, 0.01, "middle"), (float("inf"), 0.001, "paper"))
 """For less than so many bytes of text: the share of documents to hold out, and the recipe.
 
@@ -299,12 +310,14 @@ def continuation(
 def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
     """The configuration of a run that fine-tunes `encoder` on labelled files."""
     table = {"name": name, "kind": task.kind, **task.paths, **task.settings}
+    chooses = task.kind != "tagging" and task.rows is not None and task.rows <= FEW_ROWS
+    settings = FEW_LABELS if chooses else FINETUNE
     columns = f"\n[finetune.tasks.columns]\n{tomli_w.dumps(task.columns)}" if task.columns else ""
     return (
         f"{comment(task.description)}.\n"
         f"{''.join(f'{comment(note)}.{chr(10)}' for note in task.notes)}"
         f"{tomli_w.dumps({'name': name})}\n"
-        f"{FINETUNE.format(encoder=tomli_w.dumps({'encoder': encoder}))}\n"
+        f"{settings.format(encoder=tomli_w.dumps({'encoder': encoder}))}\n"
         f"[[finetune.tasks]]\n{tomli_w.dumps(table)}{columns}"
     )
 

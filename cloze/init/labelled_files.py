@@ -74,6 +74,9 @@ class LabelledFiles:
     first_rows: int = 0
     """The labels are those of so many rows at the beginning; 0: of the whole file."""
 
+    rows: int | None = None
+    """Training rows; None if there are more than were read."""
+
     @property
     def description(self) -> str:
         """A one-line description for people."""
@@ -121,7 +124,10 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     if not is_whole:
         del records[-1:]  # cut off within a cell of several lines
     found = _table(records, paths)
-    return found and replace(found, first_rows=0 if is_whole else len(records) - 1)
+    count = len(records) - 1
+    return found and replace(
+        found, first_rows=0 if is_whole else count, rows=count if is_whole else None
+    )
 
 
 def _sentences(text: str, paths: dict[str, str], *, is_whole: bool) -> LabelledFiles | None:

@@ -57,6 +57,9 @@ METRICS = "metrics.jsonl"
 SECONDS = "seconds-"
 """Prefix of the records in which fine-tuning workers write the duration of each trial."""
 
+CHOICES = "choices/"
+"""Prefix of the durations of comparing approaches, among them: choices/TASK-APPROACH."""
+
 FINISHED_ENCODER = "encoder"
 """Role of an encoder trained elsewhere, which may not be a Cloze artifact."""
 
@@ -109,10 +112,11 @@ def collect(table: StageTable) -> Summary:
         ),
         sentences=collect_sentences(evaluated, report) if evaluated else (),
         tasks=tuple(
-            task if report.show_text else task.model_copy(update={"errors": ()})
+            task if report.show_text else task.model_copy(update={"errors": (), "label_errors": ()})
             for task in (scores.tasks if scores else ())
         ),
         trial_seconds=trial_seconds(scores, found.get("finetune")) if scores else {},
+        choice_seconds=choice_seconds(found.get("finetune")),
         glue_average=scores.glue_average if scores else None,
         steps=tuple(collect_step(manifest, record) for manifest in manifests.values()),
         configuration=changed_settings(manifests, record, name=config.name, report=report),
@@ -375,12 +379,28 @@ def collect_sentences(evaluated: Artifact, report: ReportConfig) -> tuple[Filled
     return tuple(filled)
 
 
-def trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[str, float]]:
-    """Median duration of a trial, by task and system."""
+def recorded_seconds(finetuned: Artifact | None) -> dict[str, float]:
+    """Durations of all that fine-tuning workers have timed."""
     seconds: dict[str, float] = {}
     for entry in finetuned.manifest.records if finetuned else ():
         if finetuned and entry.name.startswith(SECONDS):
             seconds |= finetuned.read_json(entry.name)
+    return seconds
+
+
+def choice_seconds(finetuned: Artifact | None) -> dict[str, dict[str, float]]:
+    """Duration of the comparison of each approach, by task and approach."""
+    found: dict[str, dict[str, float]] = {}
+    for name, spent in recorded_seconds(finetuned).items():
+        if name.startswith(CHOICES):
+            task, _, approach = name.removeprefix(CHOICES).rpartition("-")
+            found.setdefault(task, {})[approach] = spent
+    return found
+
+
+def trial_seconds(scores: Scores, finetuned: Artifact | None) -> dict[str, dict[str, float]]:
+    """Median duration of a trial, by task and system."""
+    seconds = recorded_seconds(finetuned)
     medians: dict[str, dict[str, float]] = {}
     for task in scores.tasks:
         for system in task.systems:

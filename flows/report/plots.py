@@ -20,6 +20,7 @@ from cloze.artifacts.results import (
     Confusion,
     LanguageModelScore,
     LearningCurve,
+    Reliance,
     Result,
     TaskScore,
 )
@@ -485,6 +486,15 @@ def reliability(calibration: Calibration) -> Markup:
     name = "frequency by probability"
     chart = LineChart(lines, "probability", name, _whole_percent, _whole_percent, y_bottom=0.0)
     return half(charts.small_chart(chart, width=HALF, height=220, label=name), thin=True)
+
+
+def risk_curve(reliance: Reliance) -> Markup:
+    """Errors by the share of rows that are answered."""
+    places = [(point.answered, point.errors) for point in reliance.risk]
+    name = "errors by share answered"
+    lines = [Line(places, "ours")]
+    chart = LineChart(lines, "answered", name, _whole_percent, _whole_percent, y_bottom=0.0)
+    return half(charts.small_chart(chart, width=HALF, height=170, label=name), thin=True)
 
 
 def several_epochs(trials: Sequence[LearningCurve]) -> bool:

@@ -5,6 +5,7 @@ Out: plain text. Verdicts follow the evaluation's own rule (artifacts/results.py
 """
 
 import re
+from collections.abc import Mapping
 
 from cloze.artifacts.results import (
     GENERAL,
@@ -12,6 +13,8 @@ from cloze.artifacts.results import (
     UNTOUCHED,
     WIN_DIFFERENCE,
     Calibration,
+    Candidate,
+    Choice,
     Comparison,
     ErrorExample,
     LabelScore,
@@ -449,3 +452,44 @@ def temperature_sentence(calibration: Calibration) -> str:
         f"Temperature {shown}, fitted to {calibration.rows:,} rows of dev{fitted}. "
         "95 % bootstrap intervals over rows."
     )
+
+
+APPROACHES = {
+    "class_means": "class means",
+    "linear": "linear head on vectors",
+    "contrastive": "contrastive tuning, linear head",
+    "fine_tuning": "fine-tuning",
+}
+
+
+def candidate_rows(
+    choice: Choice, seconds: Mapping[str, float]
+) -> list[tuple[str, str, str, str, bool]]:
+    """Approach, score, its interval, minutes and whether it was chosen."""
+    return [
+        (
+            APPROACHES[one.approach],
+            f"{100 * one.mean:.1f} ± {100 * one.standard_error:.1f}",
+            _interval(one),
+            f"{seconds[one.approach] / 60:.1f}" if one.approach in seconds else "–",
+            one.approach == choice.chosen,
+        )
+        for one in choice.candidates
+    ]
+
+
+def curve_rows(choice: Choice) -> list[tuple[str, str, str]]:
+    """Training rows, score and interval of the learning curve."""
+    return [
+        (
+            integer(one.rows),
+            f"{100 * one.mean:.1f} ± {100 * one.standard_error:.1f}",
+            _interval(one),
+        )
+        for one in choice.curve
+    ]
+
+
+def _interval(one: Candidate) -> str:
+    low, high = one.interval
+    return f"{100 * low:.1f} to {100 * high:.1f}"

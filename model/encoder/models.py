@@ -379,10 +379,18 @@ class TaskModel(nn.Module):
     """
 
     def __init__(
-        self, encoder: Encoder, *, outputs: int, head_dropout: bool = True, bilstm: bool = False
+        self,
+        encoder: Encoder,
+        *,
+        outputs: int,
+        head_dropout: bool = True,
+        bilstm: bool = False,
+        pooling: Pooling = "pooler",
     ) -> None:
+        """`pooling`: unless it is the pooler, the head reads vectors of length 1."""
         super().__init__()
         self.encoder = encoder
+        self.pooling: Pooling = pooling
         self.head = nn.Linear(encoder.config.hidden_size, outputs)
         self.head_dropout = HEAD_DROPOUT if head_dropout else 0.0
         initialise(self.head, encoder.config)
@@ -393,18 +401,31 @@ class TaskModel(nn.Module):
         self, batch: PackedBatch, positions: Tensor | None, dropout_seed: int | None = None
     ) -> Tensor:
         """Logits of the pooled sequences, or of the tokens at `positions`; [rows, outputs] fp32."""
+        read = self.read(batch, positions, dropout_seed)
+        noise = Noise((dropout_seed, HEAD_PLACE)) if dropout_seed is not None else None
+        logits: Tensor = self.head(dropout(read, self.head_dropout, noise))
+        return logits.float()
+
+    def read(
+        self,
+        batch: PackedBatch,
+        positions: Tensor | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """What the head reads, [rows, H]."""
         hidden_TH = self.encoder(batch, dropout_seed)
         if self.bilstm is not None:
             hidden_TH = self.bilstm(hidden_TH, batch.lengths.tolist())
         if positions is not None:
-            read = self.encoder.read_tokens(hidden_TH[positions])
-        elif self.encoder.config.attention_direction != "left_to_right":
-            read = self.encoder.pooled(hidden_TH, batch)
-        else:  # only the last token attends to the whole sequence, as in OpenAI GPT
-            read = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
-        noise = Noise((dropout_seed, HEAD_PLACE)) if dropout_seed is not None else None
-        logits: Tensor = self.head(dropout(read, self.head_dropout, noise))
-        return logits.float()
+            return self.encoder.read_tokens(hidden_TH[positions])
+        if self.pooling != "pooler":
+            vectors = self.encoder.pooled(hidden_TH, batch, pooling=self.pooling)
+            return functional.normalize(vectors.float(), dim=-1).to(hidden_TH.dtype)
+        if self.encoder.config.attention_direction != "left_to_right":
+            return self.encoder.pooled(hidden_TH, batch)
+        # only the last token attends to the whole sequence, as in OpenAI GPT
+        read: Tensor = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
+        return read
 
 
 class SentenceModel(nn.Module):

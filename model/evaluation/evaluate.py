@@ -130,7 +130,10 @@ def task_scores(
                 curves=tuple(map(_curve, found)),
                 confusion=best.confusion if best else None,
                 errors=best.errors if best else (),
+                choice=best.choice if best else None,
                 calibration=best.calibration if best else None,
+                reliance=best.reliance if best else None,
+                label_errors=best.label_errors if best else (),
                 published=reference_scores(published.get(task.name, task.glue), encoder),
             )
         )

@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from cloze.artifacts.results import Confusion, ErrorExample
+from cloze.artifacts.results import Confusion, ErrorExample, LabelError
 from cloze.model.tasks.base import Gold, Prediction, Problem
 
 MOST_LABELS = 20
@@ -71,6 +71,17 @@ def errors_table(problem: Problem, split: str, predictions: Sequence[Prediction]
     rows.writerow(("row", "text", "gold", "predicted"))
     for example, gold, guess in _wrong(problem, split, predictions):
         rows.writerow((example + 1, problem.shown(split, example), _words(gold), _words(guess)))
+    return written.getvalue().encode()
+
+
+def label_errors_table(errors: Sequence[LabelError]) -> bytes:
+    """Probably mislabelled rows as CSV; `weight` 0 leaves a row out of training (`--weights`)."""
+    written = io.StringIO(newline="")
+    rows = csv.writer(written, lineterminator="\n")
+    rows.writerow(("row", "text", "given", "proposed", "probability", "why", "weight"))
+    for one in errors:
+        chance, weight = f"{one.probability:.4f}", int(one.why != "unlikely")
+        rows.writerow((one.row, one.text, one.given, one.proposed, chance, one.why, weight))
     return written.getvalue().encode()
 
 

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load
+from torch import Tensor
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.config import assign, parse
@@ -49,30 +50,52 @@ from cloze.artifacts.store import (
     put_bytes,
     put_json,
 )
-from cloze.model.config import FinetuneConfig, FinetuneStage, TaskConfig, TrainingMachine
-from cloze.model.encoder.models import SentenceModel
+from cloze.model.config import (
+    ChoiceConfig,
+    FinetuneConfig,
+    FinetuneStage,
+    TaskConfig,
+    TrainingMachine,
+)
+from cloze.model.encoder.models import Encoder, Pooling, SentenceModel, TaskModel, shapes_alone
 from cloze.model.finetune.approaches import FineTuning, split_logits
-from cloze.model.finetune.error_analysis import errors_table, scored_split
+from cloze.model.finetune.choice import with_predicted_dev
+from cloze.model.finetune.error_analysis import (
+    SHOWN_ERRORS,
+    errors_table,
+    label_errors_table,
+    scored_split,
+)
+from cloze.model.finetune.sentence_heads import whole_vocabulary
 from cloze.model.finetune.trainer import decoded
 from cloze.model.finetune.trials import (
     TrialGroup,
     TrialPlan,
     TrialRunner,
+    head_pooling,
     plan_trials,
     trial_record,
 )
 from cloze.model.hugging_face.layout import encoder_config
-from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files, save_model
+from cloze.model.hugging_face.model_files import (
+    BILSTM,
+    MODELS,
+    EncoderFiles,
+    read_encoder_files,
+    save_model,
+)
 from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.hugging_face.source import open_source
 from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.baselines import baselines
-from cloze.model.tasks.problems import for_all, load_problem, load_tables
+from cloze.model.tasks.problems import check_lone_rows, for_all, load_problem, load_tables
 from cloze.model.tasks.task_table import data_notes
 from cloze.model.training.distributed import World, start_world
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads
 from cloze.model.uncertainty.calibration import folded
+from cloze.model.uncertainty.confidence import CONFIDENCE, Confidence
+from cloze.model.uncertainty.familiarity import kept_rows, read_vectors
 
 SERVER_FORMATS = "cloze.paper.server_formats:submission"
 """Makes files for official servers, beside the core: `module:function`, imported on use."""
@@ -113,7 +136,10 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     labels = open_artifact(table.input_path("labels")) if "labels" in table.inputs else None
     quiet = not world.is_first
     loaded = for_all(
-        config.tasks, lambda task: prepared_task(task, encoders[0], labels, quiet=quiet)
+        config.tasks,
+        lambda task: prepared_task(
+            task, encoders[0], labels, choice=config.choice_for(task), quiet=quiet
+        ),
     )
     groups = plan_trials(config, [problem for problem, _ in loaded])
     # Too few groups to give each rank one: all ranks share each trial's batches instead.
@@ -270,13 +296,22 @@ def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, 
 
 
 def prepared_task(
-    task: TaskConfig, initial: EncoderFiles, labels: Artifact | None, *, quiet: bool
+    task: TaskConfig,
+    initial: EncoderFiles,
+    labels: Artifact | None,
+    *,
+    choice: ChoiceConfig | None,
+    quiet: bool,
 ) -> tuple[Problem, TaskRecord]:
     """The task with its vocabulary pruned, and a record of its data and baselines."""
     task.check_positions(initial.config.max_position_embeddings)
     if task.kind == "retrieval":
         task = with_prompts(task, initial)
-    tables = load_tables(task, labels)
+    tables = load_tables(task, labels, holds_out=choice is None)
+    scored = tables  # by the baselines, which are not cross-validated
+    if choice is not None:
+        check_lone_rows(task, tables["train"])
+        tables = with_predicted_dev(tables, choice)
     problem = load_problem(task, initial.tokenizer, tables)
     problem.prune_vocabulary()
     record = TaskRecord(
@@ -297,7 +332,7 @@ def prepared_task(
                 else ()
             ),
         ),
-        baselines=baselines(problem, tables),
+        baselines=baselines(problem, scored),
     )
     if not quiet:
         counts = ", ".join(f"{split} {number:,}" for split, number in record.examples.items())
@@ -399,7 +434,14 @@ def commit_trials(
             for name, record in runner.tasks.items()
         ),
         trials=tuple(
-            trial.model_copy(update={"predictions": {}}) for trial in (*found, *means.values())
+            trial.model_copy(
+                update={
+                    "predictions": {},
+                    "nonconformity": (),
+                    "label_errors": trial.label_errors[:SHOWN_ERRORS],
+                }
+            )
+            for trial in (*found, *means.values())
         ),
     )
     summary = put_json(table.output, trials.model_dump(mode="json"), name="trials.json")
@@ -484,18 +526,67 @@ def task_files(
                     temperatures = trial.calibration.temperatures
                     kept = problem.at_temperatures(kept, temperatures)
                     weights = folded(weights, temperatures)
-                model = save_model(runner.output, problem, kept, weights, runner.encoders[0])
+                model = save_model(
+                    runner.output,
+                    problem,
+                    kept,
+                    weights,
+                    runner.encoders[0],
+                    pooling=head_pooling(trial, runner.encoders[0]),
+                )
+                if trial.nonconformity:
+                    model += save_confidence(
+                        runner.output, problem, weights, runner.encoders[0], trial
+                    )
             entries += model
         split = scored_split(problem)
         if split:
             content = errors_table(problem, split, trial.predictions[split])
             name = f"errors/{task}-{split}.csv"
             entries.append(put_bytes(runner.output, content, name=name))
+        if trial.label_errors:
+            content = label_errors_table(trial.label_errors)
+            entries.append(put_bytes(runner.output, content, name=f"label_errors/{task}.csv"))
         for split, predictions in means.get(task, trial).predictions.items():
             for name, content in submission(problem, split, predictions).items():
                 file = f"submissions/{task}/{name}"
                 entries.append(put_bytes(runner.output, content, name=file))
     return entries
+
+
+def save_confidence(
+    output: str,
+    problem: Problem,
+    weights: Mapping[str, Tensor],
+    initial: EncoderFiles,
+    trial: Trial,
+) -> list[FileEntry]:
+    """Write what `predict --confidence` needs beside the model whose `weights` are those saved."""
+    model = task_model(problem, weights, initial, pooling=head_pooling(trial, initial))
+    sequences = whole_vocabulary(problem, "train")
+    rows = kept_rows(len(sequences))
+    known = Confidence(trial.nonconformity, read_vectors(model, sequences, rows))
+    folder = f"{MODELS}{problem.config.name}"
+    return [put_bytes(output, known.to_bytes(), name=f"{folder}/{CONFIDENCE}")]
+
+
+def task_model(
+    problem: Problem,
+    weights: Mapping[str, Tensor],
+    initial: EncoderFiles,
+    *,
+    pooling: Pooling,
+) -> TaskModel:
+    """A fine-tuned model with its whole vocabulary, on the CPU."""
+    with shapes_alone():
+        model = TaskModel(
+            Encoder(initial.config, initial.tokenizer.size),
+            outputs=problem.outputs,
+            bilstm=any(name.startswith(BILSTM) for name in weights),
+            pooling=pooling,
+        )
+    model.load_state_dict({name: value.cpu() for name, value in weights.items()}, assign=True)
+    return model.eval()
 
 
 def earlier_model(earlier: Artifact, trial: Trial, *, output: str) -> list[FileEntry]:

@@ -5,9 +5,11 @@ Out: `TrialGroup`s, each run by one process: a single trial, or a grid and the s
      it; one record per trial in the unfinished artifact, and the weights of the best ones.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
+from typing import Literal, get_args
 
 import torch
 from safetensors.torch import load, save
@@ -17,25 +19,36 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import say
-from cloze.artifacts.results import TaskRecord, Trial
+from cloze.artifacts.results import LabelError, TaskRecord, Trial
 from cloze.artifacts.rng import address
 from cloze.artifacts.store import WORK, finished_file, put_bytes, put_json
-from cloze.model.config import FeatureConfig, FinetuneConfig, GridConfig, TaskConfig
-from cloze.model.encoder.models import SentenceModel, TaskModel
-from cloze.model.finetune.approaches import Approach, FineTuning
+from cloze.model.config import (
+    ApproachName,
+    ChoiceConfig,
+    FeatureConfig,
+    FinetuneConfig,
+    GridConfig,
+    TaskConfig,
+)
+from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
+from cloze.model.finetune.approaches import FineTuning, split_logits
+from cloze.model.finetune.choice import Chosen, CrossValidation, more_passes
 from cloze.model.finetune.error_analysis import confusion, errors, scored_split
 from cloze.model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
-from cloze.model.finetune.trainer import (
-    Advance,
-    Recipe,
-    Trainer,
-    TrialResult,
+from cloze.model.finetune.sentence_heads import (
+    HeadTrainer,
+    VectorCache,
+    fit_head,
+    tuned_by_contrast,
 )
+from cloze.model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decoded
 from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
-from cloze.model.tasks.base import Problem
+from cloze.model.tasks.base import Logits, Problem
+from cloze.model.tasks.classification import Classification
+from cloze.model.tasks.features import Places
 from cloze.model.training.distributed import World
-from cloze.model.uncertainty.calibration import calibration
 from cloze.model.uncertainty.held_out import held_out
+from cloze.model.uncertainty.held_out_figures import label_errors, uncertainty
 
 Weights = dict[str, Tensor]
 
@@ -53,6 +66,9 @@ class TrialPlan:
     feature: FeatureConfig | None = None
     point: str = ""
     """Grid point; empty for a trial whose score is reported."""
+
+    chosen: Chosen | None = None
+    """The approach, if it was chosen; None: fine-tuning, or that of `feature`."""
 
     after: "TrialPlan | None" = None
     """The trial whose encoder this one starts from; None: the encoder given to the stage."""
@@ -102,6 +118,9 @@ class TrialGroup:
     seeds: tuple[TrialPlan, ...]
     points: tuple[TrialPlan, ...] = ()
 
+    choice: ChoiceConfig | None = None
+    """How the approach of the seeds is chosen."""
+
     @property
     def plans(self) -> tuple[TrialPlan, ...]:
         """All trials, in the order in which they run."""
@@ -144,9 +163,11 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
         # Tasks with `after` are in the groups of their roots.
         if config.fine_tuning and not task.after:
             seeds = tuple(TrialPlan(problem, task, initialisation, seed) for seed in config.seeds)
-            # With a grid, all seeds wait for its result and are one group; without, each is a
-            # group.
-            if config.grid:
+            # With a choice or a grid, all seeds wait for its result and are one group; else each
+            # is a group.
+            if choice := config.choice_for(task):
+                yield TrialGroup(seeds, choice=choice)
+            elif config.grid:
                 yield TrialGroup(seeds, grid_points(seeds[0], config.grid))
             else:
                 yield from (TrialGroup(tuple(staged(seed))) for seed in seeds)
@@ -212,12 +233,28 @@ class TrialRunner:
     _latest: tuple[str, Weights] | None = None
     """The file name of the trial trained last, and its weights."""
 
+    _vectors: VectorCache | None = None
+    """Those of the first encoder, frozen."""
+
     _cached: tuple[tuple[str, str, str, int], FeatureCache] | None = None
     """The last frozen encoders' features, and their key."""
 
     def run_group(self, group: TrialGroup) -> None:
-        """Run the grid points if there are any, then the seeds with the best of them."""
+        """Run the grid points if there are any, then the seeds with the best of them.
+
+        Or choose the approach, then run the seeds with it.
+        """
         seeds = group.seeds
+        if group.choice:
+            # every rank that shares the group chooses alone, since ranks must not disagree
+            self.world, shared = self.world.alone(), self.world
+            if not all(finished_file(self.output, seed.name) for seed in seeds):
+                chosen = self.choose(seeds[0], group.choice)
+                seeds = tuple(replace(seed, chosen=chosen) for seed in seeds)
+            for plan in seeds:
+                self.run(plan)
+            self.world = shared
+            return
         tried = [(self.run(plan), plan) for plan in group.points]
         if tried:
             # With the first of equals, the order of the grid decides.
@@ -226,6 +263,19 @@ class TrialRunner:
             seeds = tuple(replace(seed, task=best.task) for seed in seeds)
         for plan in seeds:
             self.run(plan)
+
+    def choose(self, plan: TrialPlan, config: ChoiceConfig) -> Chosen:
+        """The approach for a task, by cross-validation with the plan's seed."""
+
+        def train(problem: Problem, approach: ApproachName) -> Mapping[str, Logits]:
+            task = more_passes(problem.config, problem.units("train"), config)
+            fold = replace(plan, problem=problem, task=task)
+            return self._trainer(fold, self.encoders[0], 0, approach).run(lambda steps: None).logits
+
+        validation = CrossValidation(
+            plan.problem, plan.problem.table("train"), self.encoders[0].tokenizer, config, train
+        )
+        return validation.choose(self.seconds)
 
     def run(self, plan: TrialPlan) -> Trial:
         """The trial's record, from an earlier attempt if one has finished it."""
@@ -273,7 +323,8 @@ class TrialRunner:
             kept = {n: value for n, value in latest.items() if n.startswith(ENCODER_PREFIX)}
             initial = replace(initial, parameters=kept)
         for attempt in range(self.config.restarts + 1):
-            trainer = self._trainer(plan, initial, attempt)
+            approach = plan.chosen.approach if plan.chosen else None
+            trainer = self._trainer(plan, initial, attempt, approach)
             result = trainer.run(advance)
             reached = result.scores.get("dev", {}).get(headline)
             if floor is None or reached is None or reached > floor:
@@ -281,12 +332,14 @@ class TrialRunner:
         weights = trainer.approach.module.state_dict()
         # Pruned rows go back, decayed as if they had been trained without a gradient.
         embeddings = f"encoder.{WORD_EMBEDDINGS}"
-        if embeddings in weights:
+        if embeddings in weights and len(weights[embeddings]) < initial.tokenizer.size:
             weights[embeddings] = plan.problem.restore_rows(
                 initial.parameters[embeddings],
                 weights[embeddings],
                 decay=trainer.missed_decay(result),
             )
+        if plan.chosen:
+            result = with_predicted_logits(plan, plan.chosen, result)
         trial = trial_record(plan, result, restarts=attempt)
         self._latest = (plan.name, weights)
         return trial, weights, result
@@ -319,6 +372,10 @@ class TrialRunner:
             return load(self.content(left))
         say(f"finetune: {plan.name} is trained again for its weights")
         self.world = self.world.alone()  # the other ranks are done
+        if trial.choice:
+            names = {name: name for name in get_args(ApproachName)}
+            again = replace(plan, chosen=Chosen(names[trial.choice.chosen], trial.choice))
+            return self.train(again, lambda steps: None)[1]
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
         task = plan.task.model_copy(update=chosen)  # possibly from the grid
         # The record has steps instead of epochs; steps of one epoch at this batch size divide them.
@@ -326,16 +383,27 @@ class TrialRunner:
         again = replace(plan, task=task.model_copy(update={"epochs": epochs}))
         return self.train(again, lambda steps: None)[1]
 
-    def _trainer(self, plan: TrialPlan, initial: EncoderFiles, attempt: int) -> Trainer:
+    def _trainer(
+        self,
+        plan: TrialPlan,
+        initial: EncoderFiles,
+        attempt: int,
+        approach: ApproachName | None = None,
+    ) -> Trainer | HeadTrainer:
+        """What trains the plan: by its chosen `approach`, else as configured."""
+        task = plan.task
+        if plan.chosen and self.config.choose:
+            task = more_passes(task, plan.problem.units("train"), self.config.choose)
         recipe = Recipe(
             config=self.config,
-            task=plan.task,
+            task=task,
             seed=plan.seed,
             attempt=attempt,
             token_budget=self.token_budget,
         )
         problem, world = plan.problem, self.world
-        approach: Approach
+        if approach and (approach != "fine_tuning" or initial.modules):
+            return self._on_vectors(plan.problem, initial, recipe, approach)
         if plan.feature is not None:
             cache = self._features(plan, plan.feature)
             # The head's weights come from torch's global generator.
@@ -343,28 +411,67 @@ class TrialRunner:
             head = FeatureHead(
                 plan.feature, depth=cache.depth, width=cache.width, outputs=problem.outputs
             )
-            approach = FeatureBased(problem, head.to(world.device), cache)
-            world = world.alone()  # so small a head is trained by every rank alone
-        else:
-            encoder = initial.encoder(
-                # After another task, the encoder is the one that it has trained.
-                pretrained=plan.initialisation == "pretrained" or plan.after is not None,
-                seed=recipe.seed_for("encoder"),
-                used_ids=problem.used_ids,
+            frozen = FeatureBased(problem, head.to(world.device), cache)
+            # so small a head is trained by every rank alone
+            return Trainer(problem, frozen, recipe, world.alone())
+        encoder = initial.encoder(
+            # After another task, the encoder is the one that it has trained.
+            pretrained=plan.initialisation == "pretrained" or plan.after is not None,
+            seed=recipe.seed_for("encoder"),
+            used_ids=problem.used_ids,
+        )
+        torch.manual_seed(recipe.seed_for("head"))
+        model = (
+            SentenceModel(encoder, pooling=initial.pooling)
+            if problem.reads == "vectors"
+            else TaskModel(
+                encoder,
+                outputs=problem.outputs,
+                head_dropout=problem.head_dropout,
+                bilstm=self.config.bilstm,
             )
+        )
+        tuned = FineTuning(problem, model.to(world.device), precision=self.config.precision)
+        return Trainer(problem, tuned, recipe, world)
+
+    def _on_vectors(
+        self, problem: Problem, initial: EncoderFiles, recipe: Recipe, approach: ApproachName
+    ) -> Trainer | HeadTrainer:
+        """A head on sentence vectors, of an encoder that is frozen or tuned before or after."""
+        pooling, device = initial.pooling, self.world.device
+
+        def encoder(used_ids: Places | None) -> Encoder:
+            seed = recipe.seed_for("encoder")
+            return initial.encoder(pretrained=True, seed=seed, used_ids=used_ids).to(device)
+
+        def model(encoder: Encoder) -> TaskModel:
             torch.manual_seed(recipe.seed_for("head"))
-            model = (
-                SentenceModel(encoder, pooling=initial.pooling)
-                if problem.reads == "vectors"
-                else TaskModel(
-                    encoder,
-                    outputs=problem.outputs,
-                    head_dropout=problem.head_dropout,
-                    bilstm=self.config.bilstm,
-                )
+            found = TaskModel(
+                encoder,
+                outputs=problem.outputs,
+                head_dropout=problem.head_dropout,
+                pooling=pooling,
             )
-            approach = FineTuning(problem, model.to(world.device), precision=self.config.precision)
-        return Trainer(problem, approach, recipe, world)
+            return found.to(device)
+
+        if approach == "contrastive" and isinstance(problem, Classification):
+            sentences, decay = tuned_by_contrast(
+                problem, encoder(problem.used_ids), recipe, self.world, pooling=pooling
+            )
+            view = FineTuning(problem, sentences, precision=self.config.precision)
+            vectors = partial(split_logits, problem, view)
+            return HeadTrainer(problem, model(sentences.encoder), vectors, decay=decay)
+        if self._vectors is None:
+            precision = self.config.precision
+            self._vectors = VectorCache(encoder(None), pooling=pooling, precision=precision)
+        vectors = partial(self._vectors.of, problem)
+        if approach != "fine_tuning":
+            means = approach == "class_means"
+            return HeadTrainer(problem, model(self._vectors.model.encoder), vectors, means=means)
+        started = model(encoder(problem.used_ids))
+        fit_head(problem, vectors("train")).install(started)
+        tuned = FineTuning(problem, started, precision=self.config.precision)
+        return Trainer(problem, tuned, recipe, self.world)
 
     def _features(self, plan: TrialPlan, feature: FeatureConfig) -> FeatureCache:
         """Layers of the frozen encoders; the most recent ones are cached.
@@ -393,17 +500,46 @@ def _left(trial: Trial) -> str:
     return f"{WORK}/{trial.task}-{trial.system}-{trial.seed}.safetensors"
 
 
+def with_predicted_logits(plan: TrialPlan, chosen: Chosen, result: TrialResult) -> TrialResult:
+    """The result, in which the cross-validation has predicted dev if that is part of train.
+
+    The scores of its epochs, of rows that are trained on, are left out.
+    """
+    if chosen.logits is None or plan.problem.table("dev").whole is not plan.problem.table("train"):
+        return result
+    found = decoded(
+        plan.problem, {**result.logits, "dev": chosen.logits}, epoch=result.chosen_epoch
+    )
+    epochs = tuple(epoch.model_copy(update={"dev": {}}) for epoch in result.epochs)
+    return replace(found, epochs=epochs, steps=result.steps, seconds=result.seconds)
+
+
+def suspicious_rows(plan: TrialPlan, result: TrialResult) -> tuple[LabelError, ...]:
+    """Probably mislabelled rows: of train if it was cross-validated whole, else of dev."""
+    problem, chosen = plan.problem, plan.chosen
+    if chosen and chosen.logits is not None and len(chosen.logits) == problem.units("train"):
+        split, logits = "train", chosen.logits
+    elif "dev" in result.logits:
+        split, logits = "dev", result.logits["dev"]
+    else:
+        return ()
+    rows = held_out(problem, split, logits)
+    return label_errors(problem, split, rows) if rows else ()
+
+
+def head_pooling(trial: Trial, initial: EncoderFiles) -> Literal["pooler", "mean", "cls"]:
+    """What the head of a trial's model reads."""
+    if trial.choice and (trial.choice.chosen != "fine_tuning" or initial.modules):
+        return initial.pooling
+    return "pooler"
+
+
 def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Trial:
     """The record of a trial's scores, errors and predictions."""
     problem, task = plan.problem, plan.task
     split = scored_split(problem)
     predictions = result.predictions[split] if split else []
     scores = dict(result.scores)
-    rows = {
-        name: found
-        for name, logits in result.logits.items()
-        if (found := held_out(problem, name, logits)) is not None
-    }
     return Trial(
         task=task.name,
         kind=task.kind,
@@ -422,10 +558,8 @@ def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Tria
         restarts=restarts,
         confusion=confusion(problem, split, predictions) if split else None,
         errors=errors(problem, split, predictions) if split else (),
-        calibration=calibration(
-            rows["dev"], rows.get("test"), split="test" if "test" in rows else "dev"
-        )
-        if "dev" in rows and plan.can_be_saved
-        else None,
+        choice=plan.chosen.record if plan.chosen else None,
+        label_errors=suspicious_rows(plan, result) if plan.can_be_saved else (),
+        **(uncertainty(problem, result.logits) if plan.can_be_saved else {}),
         predictions=result.predictions,
     )

@@ -290,9 +290,13 @@ class SavedTask(Config):
     licence: str = ""
     """The licence lines of the initial encoder's model card."""
 
+    pooling: Literal["pooler", "mean", "cls"] = "pooler"
+    """What the head reads: the pooler's output, or a sentence vector of length 1."""
+
     def architecture(self, family: Family) -> str:
-        """The equivalent class of `transformers`."""
-        return LAYOUTS[family].classes + _KINDS[self.task.kind][0]
+        """The equivalent class of `transformers`; of a head on sentence vectors, its encoder's."""
+        kind = _KINDS[self.task.kind][0] if self.pooling == "pooler" else "Model"
+        return LAYOUTS[family].classes + kind
 
     @property
     def pipeline(self) -> str:
@@ -310,6 +314,8 @@ def save_model(
     task: TaskConfig,
     weights: Mapping[str, Tensor],
     initial: EncoderFiles,
+    *,
+    pooling: Literal["pooler", "mean", "cls"] = "pooler",
 ) -> list[FileEntry]:
     """Write `models/TASK/…` into an unfinished artifact; `task`: as returned by `calibrated`."""
     family = initial.config.family
@@ -318,6 +324,7 @@ def save_model(
         outputs=problem.outputs,
         head_dropout=problem.head_dropout,
         licence=initial.licence,
+        pooling=pooling,
     )
     # The head's names differ by task; the encoder's are those of pre-training.
     inner = {name: value for name, value in weights.items() if name.startswith(ENCODER_PREFIX)}
@@ -379,6 +386,14 @@ def saved_source(artifact: Source, task: str) -> Source:
     return artifact.inside(f"{MODELS}{task or known[0]}/")
 
 
+def head_pooling(source: Source) -> Literal["pooler", "mean", "cls"]:
+    """What the head of a saved task reads; `pooler` for any other model."""
+    section = source.read_table(CONFIG).get("cloze_task")
+    if not isinstance(section, dict):
+        return "pooler"
+    return parse(SavedTask, section, source=f"{source.directory}/{CONFIG}").pooling
+
+
 def read_model(
     source: Source,
 ) -> tuple[TaskModel | SentenceModel, SavedTask, SubwordTokenizer]:
@@ -408,6 +423,7 @@ def read_model(
                 outputs=saved.outputs,
                 head_dropout=saved.head_dropout,
                 bilstm=any(name.startswith(BILSTM) for name in tensors),
+                pooling=saved.pooling,
             )
     names = [name for name in model.state_dict() if name.startswith(ENCODER_PREFIX)]
     # A modern encoder's own head has the same prefix as ours, so select before renaming.

@@ -257,7 +257,9 @@ def task_card(
             _origin(manifest),
             _transformers_use(
                 saved.architecture(encoder.family), encoder, bilstm=model.bilstm is not None
-            ),
+            )
+            if saved.pooling == "pooler"
+            else _vector_use(saved.pooling),
             _limits("model", "training data"),
         ]
     )
@@ -327,6 +329,14 @@ def _transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False
         f"from transformers import AutoTokenizer, {name}\n\n"
         f'model = {name}.from_pretrained("this folder")\n'
         'tokenizer = AutoTokenizer.from_pretrained("this folder")\n```'
+    )
+
+
+def _vector_use(pooling: str) -> str:
+    """How to use a head on sentence vectors, which no class of `transformers` computes."""
+    return (
+        f"## Use\n\nIts head reads the {pooling} vector of a text, scaled to length 1, which no "
+        'class of `transformers` does: use `cloze.load_task("this folder")`, or a graph (`--onnx`).'
     )
 
 

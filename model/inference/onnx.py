@@ -38,7 +38,8 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.rng import address
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import Example, PackedBatch, pack_sequences, padded
-from cloze.model.hugging_face.model_files import BILSTM
+from cloze.model.encoder.models import TaskModel
+from cloze.model.hugging_face.model_files import BILSTM, head_pooling, read_model
 from cloze.model.hugging_face.sentence_modules import (
     MODULES,
     NORMALIZE,
@@ -88,10 +89,14 @@ def mean_of(states_BSH: Tensor, inside_BS: Tensor) -> Tensor:
 class Traced(nn.Module):
     """A model of `transformers` with tensors as inputs and a single output tensor."""
 
-    def __init__(self, model: nn.Module, modules: SentenceModules | None) -> None:
+    def __init__(
+        self, model: nn.Module, modules: SentenceModules | None, head: nn.Module | None = None
+    ) -> None:
+        """`head`: what a few-label model computes from a sentence's vector."""
         super().__init__()
         self.model = model
         self.modules_after = modules
+        self.head = head
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -112,7 +117,8 @@ class Traced(nn.Module):
         is_cls = self.modules_after.single_pooling == "cls"
         vectors = states[:, 0] if is_cls else mean_of(states, attention_mask)
         is_normal = NORMALIZE in self.modules_after.steps
-        return functional.normalize(vectors, dim=-1) if is_normal else vectors
+        vectors = functional.normalize(vectors, dim=-1) if is_normal else vectors
+        return vectors if self.head is None else self.head(vectors)
 
 
 def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
@@ -135,13 +141,19 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
             f"{folder}: its modules.json has a Dense or LayerNorm module, another pooling than "
             "mean or cls, or lowercases, which the graph would not contain; leave out --onnx"
         )
+    head = None
+    if (pooling := head_pooling(source)) != "pooler":
+        modules = SentenceModules((pooling,), (NORMALIZE,), config.max_position_embeddings)
+        trained, _, _ = read_model(source)
+        head = trained.head if isinstance(trained, TaskModel) else None
     transformers.logging.set_verbosity_error()  # no warning about the unused next-sentence head
     transformers.logging.disable_progress_bar()
     # The class with the one head that the graph needs.
     name = architecture.replace("ForPreTraining", "ForMaskedLM")
     their_class = transformers.AutoModel if modules else getattr(transformers, name)
     names = INPUTS if config.family == "bert" else INPUTS[:2]
-    output = "last_hidden_state" if architecture.endswith("Model") else "logits"
+    is_bare = architecture.endswith("Model") and head is None
+    output = "last_hidden_state" if is_bare else "logits"
     graph = folder / GRAPH
     graph.parent.mkdir()
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
@@ -150,11 +162,11 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
     try:
         with warnings.catch_warnings(action="ignore"):
             torch.onnx.export(
-                Traced(their_class.from_pretrained(folder), modules).eval(),
+                Traced(their_class.from_pretrained(folder), modules, head).eval(),
                 tuple(torch.ones(EXAMPLE, dtype=torch.int64) for _ in names),
                 graph,
                 input_names=names,
-                output_names=["sentence_embedding" if modules else output],
+                output_names=["sentence_embedding" if modules and not head else output],
                 dynamic_shapes=tuple(free for _ in names),
                 external_data=False,
                 verbose=False,

@@ -21,20 +21,24 @@ import numpy as np
 from pydantic import JsonValue
 from torch import nn
 
+from cloze.artifacts import filesystem
 from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.encoder.models import SentenceModel
+from cloze.model.encoder.models import SentenceModel, TaskModel
 from cloze.model.encoder.precision import Precision, placed
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.load import prepare
 from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile
+from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.problems import load_problem, wanted_columns
 from cloze.model.tasks.tagging import Tagging, entities
 from cloze.model.tasks.task_table import TaskTable, tabulated
+from cloze.model.uncertainty.confidence import CONFIDENCE, Confidence
+from cloze.model.uncertainty.familiarity import read_vectors
 
 WINDOW = 2048
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
@@ -57,6 +61,12 @@ class Predictor:
     saved: SavedTask
     tokenizer: SubwordTokenizer
     precision: str = "fp32"
+    confidence: float | None = None
+    """The probability with which sets of labels, or intervals of numbers, hold the truth; None:
+    predictions without them."""
+
+    known: Confidence | None = None
+    """What the model's training has left for such sets."""
     _one_at_a_time: Lock = field(default_factory=Lock, repr=False, compare=False)
     """Held while the model computes: in bf16, rounded parameters take the place of its own."""
 
@@ -69,6 +79,11 @@ class Predictor:
         number, a list of tags (with the `words` and the `spans` that they mark), or the number of
         an ending. An answer has `text`, `best` (the best span even if `text` is empty) and `margin`
         (score of no answer minus that of the best span). For streams, see `rows`.
+
+        With a `confidence`, a classifier also gives the `labels` that hold the true one with at
+        least that probability, and `unsure` if these are none or several; if a text may have
+        several, the `labels` it has, and those of which it is `unsure`. A number has an `interval`.
+        `unfamiliar` texts are unlike the training rows.
         """
         return list(self.rows(rows))
 
@@ -176,16 +191,41 @@ class Predictor:
             guess if isinstance(guess, dict) else {"prediction": guess} for guess in guesses
         ]
         if isinstance(problem, Classification) and len(problem.labels) > 1:
-            shares = np.round(problem.probabilities(logits), 6)
+            exact = problem.probabilities(logits)
+            shares = np.round(exact, 6)
             for row, share in zip(found, shares.tolist(), strict=True):
                 if problem.exclusive:
                     row["probability"] = max(share)
                 row["probabilities"] = dict(zip(problem.labels, share, strict=True))
+        if self.known is not None and self.confidence is not None:
+            extra = self._confidence(problem, logits, self.known, self.confidence)
+            found = [{**row, **fields} for row, fields in zip(found, extra, strict=True)]
         if isinstance(problem, Tagging):
             for row, words, tags in zip(found, problem.words[SPLIT], guesses, strict=True):
                 row["words"] = [*words]
                 row["spans"] = marked_spans(words, cast(list[str], tags))
         yield from found
+
+    def _confidence(
+        self, problem: Problem, logits: Logits, known: Confidence, confidence: float
+    ) -> Iterator[Row]:
+        """The fields of each row for the wanted confidence."""
+        if isinstance(problem, Classification) and problem.labels:
+            sets = known.sets(
+                problem.labels,
+                problem.probabilities(logits),
+                exclusive=problem.exclusive,
+                confidence=confidence,
+            )
+        else:
+            sets = known.intervals(logits[:, 0].astype(np.float64), confidence=confidence)
+        familiar: list[Row] = [{} for _ in sets]
+        if isinstance(self.model, TaskModel):
+            sequences = problem.sequences[SPLIT]
+            vectors = read_vectors(self.model, sequences, np.arange(len(sequences)))
+            familiar = known.familiar(vectors)
+        for own, likeness in zip(sets, familiar, strict=True):
+            yield {**own, **likeness}
 
 
 def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
@@ -198,12 +238,21 @@ def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
 
 @checked
 def load_predictor(
-    location: str | Path, *, task: str = "", device: str = "auto", precision: Precision = "auto"
+    location: str | Path,
+    *,
+    task: str = "",
+    device: str = "auto",
+    precision: Precision = "auto",
+    confidence: float | None = None,
 ) -> Predictor:
     """The fine-tuned model at `location`: a finetune artifact and a task's name, or a folder.
 
     `precision`: as for encoders (`encoder/precision.py`).
+
+    confidence: see `Predictor.predict`.
     """
+    if confidence is not None and not 0.0 < confidence < 1.0:
+        raise UsageError(f"confidence {confidence:g}: expected a probability between 0 and 1")
     source = open_source(location)
     if source.manifest is not None:
         source = saved_source(source, task)
@@ -213,9 +262,18 @@ def load_predictor(
             f"{source.directory}: the model of task {saved.task.name} computes vectors to compare, "
             "not predictions; use it with `cloze search` or `cloze embed`"
         )
+    if confidence is not None and CONFIDENCE not in source.names:
+        raise UsageError(
+            f"{source.directory}: no {CONFIDENCE}, which label sets need; it is written for "
+            f"classifications and regressions with labelled dev rows (task {saved.task.name} is "
+            f"{saved.task.kind}): train again, with such rows"
+        )
+    known = None
+    if confidence is not None:
+        known = Confidence.from_bytes(filesystem.read_bytes(source.path(CONFIDENCE)))
     where, chosen = placed(device, precision)
     model.to(where)
-    if chosen == "bf16":  # parameters are rounded for every batch
-        return Predictor(model, saved, tokenizer, chosen)
-    prepare(model.encoder, chosen)
-    return Predictor(model, saved, tokenizer, "fp32")
+    if chosen != "bf16":  # parameters are rounded for every batch otherwise
+        prepare(model.encoder, chosen)
+        chosen = "fp32"
+    return Predictor(model, saved, tokenizer, chosen, confidence, known)

