@@ -125,6 +125,11 @@ COMMANDS = {
         "Apply a fine-tuned model to texts, JSON lines or a task file.",
         "cloze predict demo --task tagging 'The parameter n : int or None'",
     ),
+    "label": (
+        "cloze.inference.labelling:label",
+        "Choose the rows of a table to label next, and merge the labels that come back.",
+        "cloze label texts.csv --from MODEL --next 50 --output next.csv",
+    ),
     "embed": (
         "cloze.inference.vectors:embed",
         "Embed texts: one vector per text.",
