@@ -147,15 +147,16 @@ def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
         raise UsageError(f"{rows.table.path}: every row has a label; there is none to choose")
     vectors = np.stack(list(load_model(model).sentence_vectors(rows.texts)))
     head = _head(vectors, rows.labels)
-    shares = head.predict_proba(vectors) if head else None
+    shares = np.asarray(head.predict_proba(vectors)) if head else None
+    names = list(head.classes_) if head else []
     say_gains(vectors, rows)
     chosen = next_rows(vectors, rows.labels, shares, count)
     return [
         {
             "row": str(row + 1),
             "text": rows.texts[row],
-            "proposed": str(head.classes_[shares[row].argmax()]) if head else "",
-            "probability": f"{shares[row].max():.4f}" if head else "",
+            "proposed": "" if shares is None else str(names[int(shares[row].argmax())]),
+            "probability": "" if shares is None else f"{shares[row].max():.4f}",
             "label": "",
         }
         for row in chosen

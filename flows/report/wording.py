@@ -58,6 +58,7 @@ METRICS = {
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "exact_match": "exact match",
+    "balanced_accuracy": "balanced accuracy",
     "f1_macro": "macro F1",
     "f1_micro": "micro F1",
     "ndcg@10": "nDCG@10",

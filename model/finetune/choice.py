@@ -27,6 +27,9 @@ from cloze.model.tasks.features import Places
 from cloze.model.tasks.problems import load_problem
 from cloze.model.tasks.task_table import TaskTable
 
+MOST_OF_ONE_CLASS = 0.8
+"""With a larger share of the rows in one class, accuracy says little about the others."""
+
 PART = "part-"
 """Names of the held-out parts, which are splits of a fold's problem."""
 
@@ -180,6 +183,17 @@ class CrossValidation:
             split = f"{PART}{number}"
             guesses = problem.thresholded(None, problem.predictions(split, logits[split]))
             yield problem.score(split, guesses)[problem.headline], rows, logits[split]
+
+
+def with_headline(task: TaskConfig, train: TaskTable) -> TaskConfig:
+    """The task with metrics that small classes count in, if one class has most of the rows."""
+    if task.metrics or not task.kind.endswith("classification") or task.kind.startswith("multi"):
+        return task
+    labels = [str(label) for label in train.columns["label"]]
+    largest = max(map(labels.count, set(labels)))
+    if largest <= MOST_OF_ONE_CLASS * len(labels):
+        return task
+    return task.model_copy(update={"metrics": ("f1_macro", "balanced_accuracy", "accuracy")})
 
 
 def more_passes(task: TaskConfig, rows: int, config: ChoiceConfig) -> TaskConfig:

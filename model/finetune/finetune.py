@@ -59,7 +59,7 @@ from cloze.model.config import (
 )
 from cloze.model.encoder.models import Encoder, Pooling, SentenceModel, TaskModel, shapes_alone
 from cloze.model.finetune.approaches import FineTuning, split_logits
-from cloze.model.finetune.choice import with_predicted_dev
+from cloze.model.finetune.choice import with_headline, with_predicted_dev
 from cloze.model.finetune.error_analysis import (
     SHOWN_ERRORS,
     errors_table,
@@ -311,6 +311,7 @@ def prepared_task(
     scored = tables  # by the baselines, which are not cross-validated
     if choice is not None:
         check_lone_rows(task, tables["train"])
+        task = with_headline(task, tables["train"])
         tables = with_predicted_dev(tables, choice)
     problem = load_problem(task, initial.tokenizer, tables)
     problem.prune_vocabulary()

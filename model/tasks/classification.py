@@ -74,7 +74,7 @@ class Classification(Problem):
     def known_metrics(self) -> tuple[str, ...]:
         """Those of labels; `f1` is that of the second of two."""
         two = ("f1",) if len(self.labels) == 2 else ()
-        return ("accuracy", *two, "f1_macro", "f1_micro", "matthews")
+        return ("accuracy", "balanced_accuracy", *two, "f1_macro", "f1_micro", "matthews")
 
     def _read(self) -> None:
         may_have_pairs = "text_b" in (*self.required, *self.optional)
@@ -439,6 +439,7 @@ def _correlation(function: str) -> Metric:
 
 METRICS: dict[str, Metric] = {
     "accuracy": _from_sklearn("accuracy_score"),
+    "balanced_accuracy": _from_sklearn("balanced_accuracy_score"),
     "f1": _from_sklearn("f1_score", zero_division=0.0),
     "f1_macro": _from_sklearn("f1_score", average="macro", zero_division=0.0),
     "f1_micro": _from_sklearn("f1_score", average="micro", zero_division=0.0),
@@ -446,9 +447,10 @@ METRICS: dict[str, Metric] = {
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),
 }
-"""`accuracy`: the share of examples with the correct label, or with all labels correct; `f1`: of
-label 1 (MRPC, QQP); `f1_macro`: the mean of the labels' F1; `f1_micro`: F1 over all labels of all
-examples, pooled; `matthews` (CoLA): 0 if all predictions are equal; the correlations: STS-B.
+"""`accuracy`: the share of examples with the correct label, or with all labels correct;
+`balanced_accuracy`: the mean of the labels' recalls; `f1`: of label 1 (MRPC, QQP); `f1_macro`: the
+mean of the labels' F1; `f1_micro`: F1 over all labels of all examples, pooled; `matthews` (CoLA): 0
+if all predictions are equal; the correlations: STS-B.
 """
 
 

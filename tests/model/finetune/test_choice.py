@@ -294,3 +294,16 @@ def test_weights_that_do_not_fit_the_rows_are_refused(
     path.write_text(lines)
     with pytest.raises(UsageError, match=message):
         run(tmp_path, encoder, rows(8), weights=str(path))
+
+
+def test_small_classes_count_in_the_headline_if_one_class_has_most_rows(
+    encoder: Artifact, tmp_path: Path
+) -> None:
+    few = [one for one in rows(60) if one["label"] == "pos"][:5]
+    many = [one for one in rows(60) if one["label"] == "neg"][:25]
+    only = {"choose": {"approaches": ["linear"], "shares": []}, "class_weights": "balanced"}
+    trial = trial_of(run(tmp_path / "uneven", encoder, [*few, *many], **only))
+    assert trial.metric == "f1_macro"
+    assert set(trial.dev) == {"f1_macro", "balanced_accuracy", "accuracy"}
+    trial = trial_of(run(tmp_path / "even", encoder, rows(20), **only))
+    assert trial.metric == "accuracy"
