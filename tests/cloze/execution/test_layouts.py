@@ -373,7 +373,7 @@ REFUSED: dict[str, tuple[str, str, str | bytes, dict[str, Any], str]] = {
     "a metric that nobody knows": (
         *("classification", "a.csv", "text_a,label\nthe,a\na,b\n", {"metrics": ["auc"]}),
         "task t: metric auc is not defined for classification with 2 labels; expected some of "
-        "accuracy, f1, f1_macro",
+        "accuracy, balanced_accuracy, f1, f1_macro",
     ),
     "entities in tags that mark none": (
         *("tagging", "a.conll", "the DT\nlist NN\n", {"metrics": ["entity_f1"]}),
