@@ -77,9 +77,7 @@ def predict(
     if texts and file:
         raise UsageError(f"both texts and --file {file}; give one of them")
     directory = model_directory(model, place.space(), stage="finetune")
-    predictor = load_predictor(
-        directory, task=task, precision=precision, confidence=confidence
-    )
+    predictor = load_predictor(directory, task=task, precision=precision, confidence=confidence)
     if len(texts) == 1 and is_file(texts[0]) and _is_task_file(texts[0], predictor.saved.task):
         file, texts = Path(texts[0]), ()
         say(f"{file}: read as a task file")

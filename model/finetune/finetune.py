@@ -536,9 +536,7 @@ def task_files(
                     pooling=head_pooling(trial, runner.encoders[0]),
                 )
                 if trial.nonconformity:
-                    model += save_confidence(
-                        runner.output, problem, weights, runner.encoders[0], trial
-                    )
+                    model.append(save_confidence(runner, problem, weights, trial))
             entries += model
         split = scored_split(problem)
         if split:
@@ -556,19 +554,17 @@ def task_files(
 
 
 def save_confidence(
-    output: str,
-    problem: Problem,
-    weights: Mapping[str, Tensor],
-    initial: EncoderFiles,
-    trial: Trial,
-) -> list[FileEntry]:
+    runner: TrialRunner, problem: Problem, weights: Mapping[str, Tensor], trial: Trial
+) -> FileEntry:
     """Write what `predict --confidence` needs beside the model whose `weights` are those saved."""
+    initial = runner.encoders[0]
     model = task_model(problem, weights, initial, pooling=head_pooling(trial, initial))
+    model.to(runner.world.device)
     sequences = whole_vocabulary(problem, "train")
     rows = kept_rows(len(sequences))
     known = Confidence(trial.nonconformity, read_vectors(model, sequences, rows))
     folder = f"{MODELS}{problem.config.name}"
-    return [put_bytes(output, known.to_bytes(), name=f"{folder}/{CONFIDENCE}")]
+    return put_bytes(runner.output, known.to_bytes(), name=f"{folder}/{CONFIDENCE}")
 
 
 def task_model(
@@ -578,7 +574,7 @@ def task_model(
     *,
     pooling: Pooling,
 ) -> TaskModel:
-    """A fine-tuned model with its whole vocabulary, on the CPU."""
+    """A fine-tuned model with its whole vocabulary."""
     with shapes_alone():
         model = TaskModel(
             Encoder(initial.config, initial.tokenizer.size),
@@ -586,7 +582,7 @@ def task_model(
             bilstm=any(name.startswith(BILSTM) for name in weights),
             pooling=pooling,
         )
-    model.load_state_dict({name: value.cpu() for name, value in weights.items()}, assign=True)
+    model.load_state_dict(weights, assign=True)
     return model.eval()
 
 

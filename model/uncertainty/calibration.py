@@ -31,8 +31,9 @@ FEWEST_ROWS = 10
 BINS, ROWS_PER_BIN = 15, 40
 """At most so many bins of equal mass, each of at least so many events."""
 
-DRAWS = 200
-"""Resamples of the rows for an interval, and draws for the error of perfect calibration."""
+DRAWS, FEWEST_DRAWS, MOST_DRAWN = 200, 20, 4_000_000
+"""Resamples of the rows for an interval, and draws for the error of perfect calibration; fewer
+if all of them would have more than `MOST_DRAWN` events."""
 
 PARTS = 5
 """If the rows that temperatures are fitted to are also those they are judged on, the temperatures
@@ -128,7 +129,8 @@ def quality(rows: HeldOut) -> ProbabilityQuality:
         squares /= rows.labels
     chances, happened = rows.events()
     # Bootstrap: rows with replacement, the same for every figure.
-    draws = np.random.default_rng(address("bootstrap")).integers(len(rows), size=(DRAWS, len(rows)))
+    size = (_draws(chances.size), len(rows))
+    draws = np.random.default_rng(address("bootstrap")).integers(len(rows), size=size)
     errors = [calibration_error(chances[drawn], happened[drawn]) for drawn in draws]
     return ProbabilityQuality(
         rows=len(rows),
@@ -167,10 +169,14 @@ def _expected_error(chances: Floats) -> float:
         np.mean(
             [
                 calibration_error(chances, (rng.random(chances.shape) < chances).astype(float))
-                for _ in range(DRAWS)
+                for _ in range(_draws(chances.size))
             ]
         )
     )
+
+
+def _draws(events: int) -> int:
+    return min(DRAWS, max(FEWEST_DRAWS, MOST_DRAWN // events))
 
 
 def _measured(value: float, resampled: Floats | Sequence[float]) -> Measured:

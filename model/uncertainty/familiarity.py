@@ -15,7 +15,7 @@ from cloze.artifacts.rng import address, permutation
 from cloze.model.encoder.models import TaskModel
 from cloze.model.tasks.features import Places, Sequences, batches_by_length, tokens_at_once
 
-MOST_ROWS = 1000
+MOST_ROWS = 500
 """Training rows that are kept."""
 
 UNFAMILIAR = 0.05
