@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from pydantic import JsonValue
 
 from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import write_bytes
 from cloze.artifacts.progress import say
-from cloze.model.tasks.table_files import read_table
+from cloze.model.tasks.files.table_files import file_rows, read_table
 from cloze.model.tasks.task_table import TaskTable, Wanted, is_missing
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
@@ -63,6 +64,8 @@ class Rows:
 
     table: TaskTable
     columns: Columns
+    everything: dict[str, list[JsonValue]]
+    """All columns of the file, by its names."""
 
     texts: list[str]
     labels: list[str]
@@ -122,7 +125,6 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         required=("text_a",),
         optional=("label", ROUND),
         names={"text_a": text, "label": label},
-        everything=True,
     )
     table = read_table(str(path), wanted)
     for row, cell in enumerate(table.columns["text_a"]):
@@ -133,7 +135,10 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     rounds = [
         int(str(one)) if str(one or "").isdigit() else 0 for one in table.columns.get(ROUND, blank)
     ]
-    return Rows(table, columns, table.texts("text_a"), labels, rounds)
+    every = [row for _, row in file_rows(str(path), wanted)]
+    names = dict.fromkeys(name for row in every for name in row)
+    everything = {name: [row.get(name) for row in every] for name in names}
+    return Rows(table, columns, everything, table.texts("text_a"), labels, rounds)
 
 
 def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
@@ -306,7 +311,7 @@ def chosen_csv(chosen: Sequence[dict[str, str]]) -> str:
 
 def table_csv(rows: Rows) -> str:
     """The table with all its columns, its labels and rounds."""
-    columns = {name: list(values) for name, values in rows.table.everything.items()}
+    columns = {name: list(values) for name, values in rows.everything.items()}
     columns[rows.columns.label] = list(rows.labels)
     numbered = zip(rows.rounds, rows.labels, strict=True)
     columns[ROUND] = [number if label else "" for number, label in numbered]
