@@ -58,8 +58,19 @@ def pattern_of(line: str) -> str:
     return re.sub(r"\d[\d,:]*(\\\.\d+)*", r"[\\d,.:]+", words)
 
 
+MINUTES_LONG = "Search a folder"
+"""It trains a sentence encoder of 23 M parameters."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("session", sessions(), ids=lambda session: session.title)
+@pytest.mark.parametrize(
+    "session",
+    [
+        pytest.param(one, marks=[pytest.mark.long] if one.title == MINUTES_LONG else [])
+        for one in sessions()
+    ],
+    ids=lambda session: session.title,
+)
 def test_a_session_of_the_documentation_prints_what_it_shows(
     session: Session, tmp_path: Path
 ) -> None:
