@@ -507,6 +507,7 @@ def strict_cuda() -> Iterator[StrictCuda]:
         mock.patch.object(
             torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(on_cuda)
         ),
+        mock.patch("torch.cuda.device_count", lambda: 1),
         mock.patch("torch.cuda.manual_seed", _seed),
         mock.patch("torch.cuda.CUDAGraph", StrictGraph),
         mock.patch("torch.cuda.graph", _captured),

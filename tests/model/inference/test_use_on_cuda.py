@@ -35,8 +35,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 def test_a_gpu_computes_in_bf16_unless_told_otherwise() -> None:
     assert placed("cpu", "auto") == (torch.device("cpu"), "fp32")
-    assert placed("cuda", "auto") == (torch.device("cuda"), "bf16")
-    assert placed("cuda", "fp32") == (torch.device("cuda"), "fp32")
+    with strict_cuda():
+        assert placed("cuda", "auto") == (torch.device("cuda"), "bf16")
+        assert placed("cuda", "fp32") == (torch.device("cuda"), "fp32")
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("auto", 3e-2), ("fp32", 1e-5)])
