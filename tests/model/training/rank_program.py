@@ -59,18 +59,16 @@ def _act(what: str) -> None:
 
 def _spoil_the_next_gradient() -> None:
     """Make the loss of the next backward pass of this process NaN."""
-    for kind in (Replicated, Sharded):
-        _spoil_next(kind)
-
-
-def _spoil_next(kind: type[Replicated | Sharded]) -> None:
-    backward: Any = kind.backward
+    kinds: tuple[Any, ...] = (Replicated, Sharded)
+    originals = {kind: kind.backward for kind in kinds}
 
     def spoilt(engine: Engine, loss: Tensor, *, last: bool = False) -> None:
-        kind.backward = backward  # type: ignore[method-assign]
-        backward(engine, loss * float("nan"), last=last)
+        for kind, backward in originals.items():
+            kind.backward = backward
+        originals[type(engine)](engine, loss * float("nan"), last=last)
 
-    kind.backward = spoilt  # type: ignore[assignment]
+    for kind in kinds:
+        kind.backward = spoilt
 
 
 def fill_disk(size: int = 200) -> None:
