@@ -146,7 +146,7 @@ def test_every_named_extra_has_the_library() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    called = {"sklearn": "scikit-learn"}
+    called = {"sklearn": "scikit-learn", "Stemmer": "PyStemmer"}
     for module, extra in EXTRA_WITH.items():
         wanted = called.get(module, module.replace("_", "-"))
         assert any(entry.startswith(wanted) for entry in extras[extra]), module

@@ -530,7 +530,8 @@ def test_the_head_of_a_saved_classifier_is_divided_by_its_temperature(
     assert temperature != 1.0
     predictor = load_predictor(artifact.directory)
     answers = list(predictor.file(data / "pairs" / "test.jsonl"))
-    gold = [json.loads(line)["label"] for line in (data / "pairs" / "test.jsonl").open()]
+    lines = (data / "pairs" / "test.jsonl").read_text().splitlines()
+    gold = [json.loads(line)["label"] for line in lines]
     chances = [
         cast(dict, one["probabilities"])[label] for one, label in zip(answers, gold, strict=True)
     ]
