@@ -20,6 +20,7 @@ from cloze.artifacts.config import flat, override, parse, read_toml, with_value
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.manifest import MANIFEST_NAME
+from cloze.artifacts.progress import say
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.flows.config import MachineConfig, RunConfig, for_this_processor
 from cloze.flows.locks import in_use
@@ -31,6 +32,7 @@ from cloze.flows.workspace import (
     run_artifact,
     workspace,
 )
+from cloze.model.config import TrainingMachine
 
 ConfigPath = Annotated[Path, Parameter(help="The run's configuration (TOML).")]
 RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
@@ -73,6 +75,18 @@ class Place:
     def space(self) -> Workspace:
         """The workspace."""
         return workspace(self.machine().workspace)
+
+    def training(self) -> TrainingMachine:
+        """How this machine computes: `training`, unless that is about the jobs of a cluster."""
+        machine = self.machine()
+        if machine.jobs.launcher == "local":
+            return machine.training
+        if machine.training.ranks > 1:
+            say(
+                f"{self.on}: its ranks are those of jobs on {machine.jobs.launcher}; this command "
+                "uses one process, here"
+            )
+        return TrainingMachine()
 
 
 @Parameter(name="*")

@@ -119,12 +119,13 @@ def start(
     environment: Mapping[str, str] | None = None,
     own_session: bool = False,
     cores: Collection[int] = (),
+    inherited: Collection[int] = (),
 ) -> Child:
     """Start a program that receives SIGTERM when this process dies; its standard input is empty.
 
-    `output` receives standard output and error. If `cores` are given, it runs on these. Call this
-    from a thread that outlives the program: Linux sends the signal when the *thread* that started
-    the child ends.
+    `output` receives standard output and error. If `cores` are given, it runs on these. It keeps
+    the file descriptors `inherited`, by their numbers. Call this from a thread that outlives the
+    program: Linux sends the signal when the *thread* that started the child ends.
     """
     parent = os.getpid()
 
@@ -141,6 +142,7 @@ def start(
         env=environment,
         start_new_session=own_session,
         preexec_fn=prepare,  # noqa: PLW1509 - no locks in it
+        pass_fds=inherited,
     )
     return Child(program.pid, program.poll)
 

@@ -116,7 +116,7 @@ def search(
         import_module("usearch.index")  # report a missing library early
     if top_k < 1:
         raise UsageError(f"--top-k {top_k}: expected at least 1")
-    space = writable_workspace(place.machine().workspace)
+    space, machine = writable_workspace(place.machine().workspace), place.training()
     if questions_file:
         if questions or how.graph:
             raise UsageError(
@@ -125,9 +125,10 @@ def search(
             )
         asked = read_questions(str(questions_file))
         ours = (str(questions_file),)
-        found = evaluate(Search(model, folder, space=space, how=how, others=ours), asked)
+        searched = Search(model, folder, space=space, how=how, others=ours, machine=machine)
+        found = evaluate(searched, asked)
         return Answer(found.data(), found.text(), place.json)
-    searched = Search(model, folder, space=space, how=how)
+    searched = Search(model, folder, space=space, how=how, machine=machine)
     answers = _answers(searched, texts_or_lines(questions), top_k=top_k)
     if place.json:
         print_array(

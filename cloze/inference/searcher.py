@@ -23,8 +23,10 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.flows.workspace import Workspace
 from cloze.inference.collection import AUTOMATIC, graph_of, index_folder, index_words
+from cloze.model.config import TrainingMachine
 from cloze.model.hugging_face.sentence_modules import QUERY
-from cloze.model.inference.load import Model, load_model
+from cloze.model.inference.load import Model
+from cloze.model.inference.ranks import ONE_PROCESS, load_over_ranks
 from cloze.model.retrieval.fusion import (
     WEIGHT,
     Ranking,
@@ -127,13 +129,15 @@ class Search:
         space: Workspace,
         how: How,
         others: Sequence[str] = (),
+        machine: TrainingMachine = ONE_PROCESS,
     ) -> None:
         """Load the model and the indexes, which are made first if there are none.
 
-        `others` are files in the folder that are no documents of it.
+        `others` are files in the folder that are no documents of it. The vectors of many passages
+        are computed by the ranks of `machine`.
         """
         directory = vectors_directory(model, space)
-        self._model = _loaded(model, directory)
+        self._model = _loaded(model, directory, machine)
         self.how = how
         self.index = index_folder(
             self._model,
@@ -232,10 +236,10 @@ class Search:
         return found
 
 
-def _loaded(name: str, directory: str) -> Model:
+def _loaded(name: str, directory: str, machine: TrainingMachine) -> Model:
     """The model, whose vectors can be compared by cosine."""
     # One precision on every machine: the key of an index does not contain it.
-    model = load_model(directory, precision="fp32")
+    model = load_over_ranks(directory, precision="fp32", machine=machine)
     if model.modules is None:
         say(f"{name} was not trained for retrieval (no modules.json): expect a rough ranking")
     elif model.modules.similarity != "cosine":

@@ -26,7 +26,7 @@ from cloze.inference.placed_passages import placed_passages, said_of, source_of
 from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import look
 from cloze.model.encoder.precision import Precision
-from cloze.model.inference.load import load_model
+from cloze.model.inference.ranks import load_over_ranks
 from cloze.model.retrieval import passage_index
 from cloze.model.retrieval.passage_index import Passage, Vectors
 from cloze.options import PLACE, Place, reading_artifacts, vectors_directory
@@ -95,7 +95,9 @@ def embed(
         raise UsageError(f"--output {output}: expected a NumPy file; name it {output.stem}.npy")
     if passages < 0:
         raise UsageError(f"--passages {passages}: expected a number of words, for example 100")
-    loaded = load_model(vectors_directory(model, place.space()), precision=precision)
+    loaded = load_over_ranks(
+        vectors_directory(model, place.space()), precision=precision, machine=place.training()
+    )
     # Twice: the texts for the model, and the passages for the output.
     placed, read = tee(_passages_of(texts, words=passages, space=place.space()) if passages else ())
     found = loaded.embed_stream(

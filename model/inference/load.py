@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,34 @@ WINDOW = 2048
 """Number of texts tokenised and sorted at once."""
 
 ResultT = TypeVar("ResultT")
+
+# N texts of a piece, D width of a vector
+
+
+class Piece(NamedTuple):
+    """Consecutive texts of a stream: `WINDOW` of them, but for the last piece."""
+
+    first: int
+    """The number of texts before them."""
+    texts: Sequence[str]
+
+
+class Form(NamedTuple):
+    """How vectors are computed: arguments of `Model.embed`."""
+
+    pooling: Pooling | None
+    layers: tuple[int, ...] | None
+    truncate: bool
+    prompt: str | None
+
+
+class PieceVectors(NamedTuple):
+    """The vectors of a piece."""
+
+    vectors: Sequence[npt.NDArray[np.float32]]
+    """N of [D]."""
+    truncated: int
+    """How many of the texts were too long."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +100,9 @@ class Model:
 
     modules: SentenceModules | None = None
     """How sentence-transformers computes vectors with it, if it came with such modules."""
+
+    deal: Callable[[Iterator[Piece], Form], Iterator[PieceVectors]] | None = None
+    """Computes the pieces of a stream in its place (ranks.py), in their order."""
 
     @property
     def config(self) -> EncoderConfig:
@@ -112,7 +143,11 @@ class Model:
             )
             return [[next(fills) for _ in example.masked_lm_positions] for example in examples]
 
-        return _in_windows(texts, self._masked_examples, compute, device=device)
+        return (
+            fills
+            for piece in _pieces(texts)
+            for fills in _by_length(self._masked_examples(piece), compute, device=device)
+        )
 
     @checked
     def embed(
@@ -170,34 +205,15 @@ class Model:
         prompt: str | None = None,
     ) -> Iterator[npt.NDArray[np.float32]]:
         """`embed` for a stream of texts: vectors [D] in the texts' order."""
-        if pooling == "pooler" and not self.has_pooler:
-            raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
-        depth = self.config.num_hidden_layers + 1
-        chosen = (-1,) if layers is None else layers
-        if not chosen or not all(-depth <= layer < depth for layer in chosen):
-            raise UsageError(f"layers {layers}: expected numbers from {-depth} to {depth - 1}")
-        # The model's own modules, unless the caller chooses.
-        modules = self.modules if pooling is None and layers is None else None
-        if prompt is not None and modules is None:
-            raise UsageError(
-                f"prompt {prompt!r}: only the vectors of a model's own modules.json have prompts"
-            )
-        encoder = self.module.encoder
-
-        @torch.inference_mode()
-        def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
-            batch = pack_sequences(examples).to(next(encoder.parameters()).device)
-            # Memory for those of all layers only where another than the last is asked for.
-            last_alone = modules is not None or chosen == (-1,)
-            states = [encoder(batch)] if last_alone else encoder.hidden_states(batch)
-            if modules is not None:
-                return list(modules.vectors(states[-1], batch).cpu().numpy())
-            how = pooling or "mean"
-            vectors = [encoder.pooled(states[layer], batch, pooling=how) for layer in chosen]
-            return list(torch.cat(vectors, dim=-1).float().cpu().numpy())
-
-        computed = self._computed(texts, compute, modules, prompt=prompt, truncate=truncate)
-        vectors = map(_finite, computed, count(1))
+        form = Form(pooling, layers, truncate, prompt)
+        self._check(form)
+        pieces = _pieces(texts)
+        computed = (
+            self.deal(pieces, form)
+            if self.deal
+            else (self.piece_vectors(piece, form) for piece in pieces)
+        )
+        vectors = map(_finite, self._in_order(computed, form), count(1))
         if not normalize:
             return vectors
         # A zero vector stays zero.
@@ -215,56 +231,101 @@ class Model:
         named = None if self.modules is None else prompt
         return self.embed_stream(texts, truncate=True, normalize=True, prompt=named)
 
-    def _computed(
-        self,
-        texts: Iterable[str],
-        compute: Callable[[Sequence[Example]], list[npt.NDArray[np.float32]]],
-        modules: SentenceModules | None,
-        *,
-        prompt: str | None,
-        truncate: bool,
-    ) -> Iterator[npt.NDArray[np.float32]]:
-        """`compute` of [CLS] text [SEP]; says how many texts were truncated."""
-        tokenizer, positions = self.tokenizer, self.config.max_position_embeddings
-        longest = modules.max_seq_length if modules else positions
-        before = modules.prompt(prompt) if modules else ""
-        truncated = 0
+    def piece_vectors(
+        self, piece: Piece, form: Form, *, after_batch: Callable[[], object] = lambda: None
+    ) -> PieceVectors:
+        """The vectors of [CLS] text [SEP]; `after_batch` is called after each of its batches."""
+        encoder, modules = self.module.encoder, self._modules_for(form)
+        layers = (-1,) if form.layers is None else form.layers
+        device = next(encoder.parameters()).device
 
-        def read(window: Sequence[str], first: int) -> list[Example]:
-            nonlocal truncated
-            texts = [well_formed(text) for text in window]
+        @torch.inference_mode()
+        def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
+            batch = pack_sequences(examples).to(device)
+            # Memory for those of all layers only where another than the last is asked for.
+            last_alone = modules is not None or layers == (-1,)
+            states = [encoder(batch)] if last_alone else encoder.hidden_states(batch)
             if modules is not None:
-                texts = [modules.text(text, before) for text in texts]
-            encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
-            ids = [encoding.ids for encoding in encodings]
-            for number, text in enumerate(ids, start=first + 1):
-                if len(text) + 2 <= longest:
-                    continue
-                # Models with modules have a limit of their own, at which sentence-transformers
-                # truncates, too.
-                if modules is None and not truncate:
-                    raise UsageError(
-                        f"text {number}: {len(text) + 2} tokens, the encoder has {positions} "
-                        "positions; cut it into parts, or allow truncation"
-                    )
-                truncated += 1
-            return [
-                Example([tokenizer.cls_id, *text[: longest - 2], tokenizer.sep_id]) for text in ids
-            ]
+                found = modules.vectors(states[-1], batch)
+            else:
+                how = form.pooling or "mean"
+                pooled = [encoder.pooled(states[layer], batch, pooling=how) for layer in layers]
+                found = torch.cat(pooled, dim=-1).float()
+            rows = list(found.cpu().numpy())
+            after_batch()
+            return rows
 
-        device = next(self.module.parameters()).device
-        yield from _in_windows(texts, read, compute, device=device)
+        examples, truncated = self._read(piece, form)
+        return PieceVectors([*_by_length(examples, compute, device=device)], truncated)
+
+    def _check(self, form: Form) -> None:
+        """Refuse a form that this encoder does not have."""
+        if form.pooling == "pooler" and not self.has_pooler:
+            raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
+        depth = self.config.num_hidden_layers + 1
+        chosen = (-1,) if form.layers is None else form.layers
+        if not chosen or not all(-depth <= layer < depth for layer in chosen):
+            raise UsageError(f"layers {form.layers}: expected numbers from {-depth} to {depth - 1}")
+        if form.prompt is not None and self._modules_for(form) is None:
+            raise UsageError(
+                f"prompt {form.prompt!r}: only the vectors of a model's own modules.json have "
+                "prompts"
+            )
+
+    def _modules_for(self, form: Form) -> SentenceModules | None:
+        """The model's own modules, unless the caller chooses."""
+        return self.modules if form.pooling is None and form.layers is None else None
+
+    def _longest(self, form: Form) -> int:
+        """Tokens of the longest text that is not truncated."""
+        modules = self._modules_for(form)
+        return modules.max_seq_length if modules else self.config.max_position_embeddings
+
+    def _read(self, piece: Piece, form: Form) -> tuple[list[Example], int]:
+        """[CLS] text [SEP] of each text, and how many of them were truncated."""
+        tokenizer, modules, longest = self.tokenizer, self._modules_for(form), self._longest(form)
+        before = modules.prompt(form.prompt) if modules else ""
+        texts = [well_formed(text) for text in piece.texts]
+        if modules is not None:
+            texts = [modules.text(text, before) for text in texts]
+        encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        truncated = 0
+        for number, text in enumerate(ids, start=piece.first + 1):
+            if len(text) + 2 <= longest:
+                continue
+            # Models with modules have a limit of their own, at which sentence-transformers
+            # truncates, too.
+            if modules is None and not form.truncate:
+                raise UsageError(
+                    f"text {number}: {len(text) + 2} tokens, the encoder has {longest} "
+                    "positions; cut it into parts, or allow truncation"
+                )
+            truncated += 1
+        examples = [
+            Example([tokenizer.cls_id, *text[: longest - 2], tokenizer.sep_id]) for text in ids
+        ]
+        return examples, truncated
+
+    def _in_order(
+        self, pieces: Iterable[PieceVectors], form: Form
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """The vectors of all pieces; says how many texts were truncated."""
+        truncated = 0
+        for piece in pieces:
+            truncated += piece.truncated
+            yield from piece.vectors
         if truncated:
-            say(f"{truncated:,} texts of more than {longest} tokens were truncated")
+            say(f"{truncated:,} texts of more than {self._longest(form)} tokens were truncated")
 
-    def _masked_examples(self, texts: Sequence[str], first: int) -> list[Example]:
+    def _masked_examples(self, piece: Piece) -> list[Example]:
         """[CLS] text [SEP] with its [MASK]s as positions to predict.
 
         Elsewhere `[MASK]` in a text is ordinary text; here it is the special token.
         """
         positions = self.config.max_position_embeddings
         examples = []
-        for number, text in enumerate(texts, start=first + 1):
+        for number, text in enumerate(piece.texts, start=piece.first + 1):
             ids, places = around_masks(self.tokenizer, well_formed(text))
             if not places:
                 raise UsageError(
@@ -357,26 +418,26 @@ def prepare(encoder: Encoder, precision: str) -> None:
         )
 
 
-def _in_windows(
-    texts: Iterable[str],
-    read: Callable[[Sequence[str], int], Sequence[Example]],
+def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
+    stream, first = iter(texts), 0
+    while window := list(islice(stream, WINDOW)):
+        yield Piece(first, window)
+        first += len(window)
+
+
+def _by_length(
+    examples: Sequence[Example],
     compute: Callable[[Sequence[Example]], Sequence[ResultT]],
     *,
     device: torch.device,
 ) -> Iterator[ResultT]:
-    """One result per text, in order, computed on `device` in length-grouped batches.
+    """One result per example, in order, computed on `device` in length-grouped batches.
 
-    Texts are grouped by length within a window, which is enough for even batches and keeps memory
-    use constant. `read` gets a window and the number of its first text.
+    Grouping within a piece is enough for even batches and keeps memory use constant.
     """
-    stream, budget = iter(texts), tokens_at_once(device)
-    first = 0
-    while window := list(islice(stream, WINDOW)):
-        examples = read(window, first)
-        first += len(window)
-        results: dict[int, ResultT] = {}
-        lengths = np.array([len(example.input_ids) for example in examples])
-        for rows in batches_by_length(lengths, token_budget=budget):
-            computed = compute([examples[row] for row in rows])
-            results.update(zip(rows.tolist(), computed, strict=True))
-        yield from (results[number] for number in range(len(window)))
+    results: dict[int, ResultT] = {}
+    lengths = np.array([len(example.input_ids) for example in examples])
+    for rows in batches_by_length(lengths, token_budget=tokens_at_once(device)):
+        computed = compute([examples[row] for row in rows])
+        results.update(zip(rows.tolist(), computed, strict=True))
+    return (results[number] for number in range(len(examples)))
