@@ -211,7 +211,7 @@ class Model:
         computed = (
             self.deal(pieces, form)
             if self.deal
-            else (self.piece_vectors(piece, form) for piece in pieces)
+            else (piece_vectors(self, piece, form) for piece in pieces)
         )
         vectors = map(_finite, self._in_order(computed, form), count(1))
         if not normalize:
@@ -230,33 +230,6 @@ class Model:
         """
         named = None if self.modules is None else prompt
         return self.embed_stream(texts, truncate=True, normalize=True, prompt=named)
-
-    def piece_vectors(
-        self, piece: Piece, form: Form, *, after_batch: Callable[[], object] = lambda: None
-    ) -> PieceVectors:
-        """The vectors of [CLS] text [SEP]; `after_batch` is called after each of its batches."""
-        encoder, modules = self.module.encoder, self._modules_for(form)
-        layers = (-1,) if form.layers is None else form.layers
-        device = next(encoder.parameters()).device
-
-        @torch.inference_mode()
-        def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
-            batch = pack_sequences(examples).to(device)
-            # Memory for those of all layers only where another than the last is asked for.
-            last_alone = modules is not None or layers == (-1,)
-            states = [encoder(batch)] if last_alone else encoder.hidden_states(batch)
-            if modules is not None:
-                found = modules.vectors(states[-1], batch)
-            else:
-                how = form.pooling or "mean"
-                pooled = [encoder.pooled(states[layer], batch, pooling=how) for layer in layers]
-                found = torch.cat(pooled, dim=-1).float()
-            rows = list(found.cpu().numpy())
-            after_batch()
-            return rows
-
-        examples, truncated = self._read(piece, form)
-        return PieceVectors([*_by_length(examples, compute, device=device)], truncated)
 
     def _check(self, form: Form) -> None:
         """Refuse a form that this encoder does not have."""
@@ -341,6 +314,34 @@ class Model:
                 Example(ids, masked_lm_positions=places, masked_lm_ids=[0] * len(places))
             )
         return examples
+
+
+def piece_vectors(
+    model: Model, piece: Piece, form: Form, *, after_batch: Callable[[], object] = lambda: None
+) -> PieceVectors:
+    """The vectors of [CLS] text [SEP]; `after_batch` is called after each of its batches."""
+    encoder, modules = model.module.encoder, model._modules_for(form)
+    layers = (-1,) if form.layers is None else form.layers
+    device = next(encoder.parameters()).device
+
+    @torch.inference_mode()
+    def compute(examples: Sequence[Example]) -> list[npt.NDArray[np.float32]]:
+        batch = pack_sequences(examples).to(device)
+        # Memory for those of all layers only where another than the last is asked for.
+        last_alone = modules is not None or layers == (-1,)
+        states = [encoder(batch)] if last_alone else encoder.hidden_states(batch)
+        if modules is not None:
+            found = modules.vectors(states[-1], batch)
+        else:
+            how = form.pooling or "mean"
+            pooled = [encoder.pooled(states[layer], batch, pooling=how) for layer in layers]
+            found = torch.cat(pooled, dim=-1).float()
+        rows = list(found.cpu().numpy())
+        after_batch()
+        return rows
+
+    examples, truncated = model._read(piece, form)
+    return PieceVectors([*_by_length(examples, compute, device=device)], truncated)
 
 
 def _finite(vector: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:

@@ -34,7 +34,7 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.children import Child, WorkerFailed, WorkerKilled, shell_code, start
 from cloze.model.config import TrainingMachine
 from cloze.model.encoder.precision import Precision
-from cloze.model.inference.load import Form, Model, Piece, PieceVectors, load_model
+from cloze.model.inference.load import Form, Model, Piece, PieceVectors, load_model, piece_vectors
 from cloze.model.training.distributed import training_device
 from cloze.model.training.start import shares_of_cores, threads_per_rank
 
@@ -74,7 +74,7 @@ def _deal(model: Model, job: Job, pieces: Iterator[Piece], form: Form) -> Iterat
     ranks = job.machine.ranks
     first = [*islice(pieces, ranks + 1)]
     if len(first) <= ranks:
-        yield from (model.piece_vectors(piece, form) for piece in first)
+        yield from (piece_vectors(model, piece, form) for piece in first)
         return
     say(f"vectors: {ranks} ranks")
     stream = chain(first, pieces)
@@ -247,8 +247,11 @@ def _answer(stream: BufferedIOBase) -> None:
     )
     while True:
         piece, _ = _get(stream)
-        found = model.piece_vectors(
-            Piece(piece["first"], piece["texts"]), form, after_batch=partial(_put, stream, {})
+        found = piece_vectors(
+            model,
+            Piece(piece["first"], piece["texts"]),
+            form,
+            after_batch=partial(_put, stream, {}),
         )
         content = np.stack(found.vectors).astype(SENT, copy=False).tobytes()
         _put(stream, {"truncated": found.truncated}, content)
