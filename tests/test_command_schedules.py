@@ -34,6 +34,13 @@ REFUSALS = re.compile(r"in use by|another process is writing|changed while it wa
 HISTORY = re.compile(r"runs/[^/]+/(jobs/|run\.json|report)|runs/\.l|\.lock$")
 """Logs and records of attempts, which may be more after a kill, and locks, which are empty."""
 
+PLACED = re.compile(
+    r"(?<=artifacts/vectors/)[0-9a-f]{64}|(?<=artifacts/lexical_index/)[0-9a-f]{64}"
+    r"|(?<=\.)[0-9a-f]{12}(?=\.)"
+)
+"""Keys of indexes, and digests of their files: these tell where the folder is, since passages name
+their files."""
+
 ROWS = "id,text_a,note\n1,the list,\n2,a b,x\n3,of names,\n"
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -88,7 +95,7 @@ class Place:
     def files(self) -> set[str]:
         """Everything but history, by its path in the folder."""
         found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
-        return {path for path in found if not HISTORY.search(path)}
+        return {PLACED.sub("KEY", path) for path in found if not HISTORY.search(path)}
 
     def results(self) -> dict[str, str]:
         """Digests of what the commands wrote, without the folder's own name and times."""
