@@ -248,15 +248,8 @@ def exit_code(arguments: list[str]) -> int:
         message, code = str(error), error.exit_code
     except ImportError as error:
         message, code = missing_package(error), 1
-    except Terminated:
-        message, code = "terminated; run the same command to resume", 143
-    except KeyboardInterrupt:
-        message, code = "interrupted; run the same command to resume", 130
     except BaseException as error:
-        # A panic in Rust is no `Exception`.
-        if not isinstance(error, OSError | MemoryError) and not is_panic(error):
-            raise
-        message, code = explained(error), 1
+        message, code = failure(error)
     else:
         return answer.exit_code
     say(f"error: {message}" if code in (1, 2) else message)
@@ -264,6 +257,20 @@ def exit_code(arguments: list[str]) -> int:
         with suppress(OSError):
             print_lines([json.dumps({"error": message, "exit_code": code})])
     return code
+
+
+def failure(error: BaseException) -> tuple[str, int]:
+    """Message and exit code of a signal, a full disk, a panic; any other error is raised again."""
+    # Where a class is made, Python wraps a signal that arrives meanwhile.
+    arrived = error.__cause__ if isinstance(error, RuntimeError) else error
+    if isinstance(arrived, Terminated):
+        return "terminated; run the same command to resume", 143
+    if isinstance(arrived, KeyboardInterrupt):
+        return "interrupted; run the same command to resume", 130
+    # A panic in Rust is no `Exception`.
+    if isinstance(error, OSError | MemoryError) or is_panic(error):
+        return explained(error), 1
+    raise error
 
 
 def application() -> App:

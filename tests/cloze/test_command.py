@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from cloze import command
+from cloze.artifacts.runtime.program import Terminated
 from cloze.command import COMMANDS, EXTRA_WITH, exit_code
 from cloze.inspection import runs
 from tests.conftest import PROJECT
@@ -306,3 +308,25 @@ def test_a_panic_of_a_library_in_rust_is_one_line(
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: a library in Rust failed (index out of bounds)")
+
+
+class Interrupting:
+    """A signal arrives while a class is made, as pydantic's are during imports."""
+
+    def __init__(self, arrived: type[BaseException]) -> None:
+        self.arrived = arrived
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise self.arrived
+
+
+@pytest.mark.parametrize(("arrived", "code"), [(Terminated, 143), (KeyboardInterrupt, 130)])
+def test_a_signal_while_a_class_is_made_is_one_line(
+    cloze: Cloze, monkeypatch: pytest.MonkeyPatch, arrived: type[BaseException], code: int
+) -> None:
+    monkeypatch.setattr(
+        command, "application", lambda: type("Made", (), {"a": Interrupting(arrived)})
+    )
+    done = cloze("runs")
+    assert done.returncode == code
+    assert done.stderr.endswith("run the same command to resume\n")
