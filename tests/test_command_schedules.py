@@ -236,7 +236,8 @@ def test_six_adaptations_and_runs_at_once_end_with_the_results_of_one(
     for name in ("adapt", "run"):
         place.undisturbed(name)
     assert place.undisturbed("search") == reference.said["search"]
-    found = place.results()
+    # what was fine-tuned anew names its folder, which is another one than the reference's
+    found = {name: one for name, one in place.results().items() if not name.startswith("tuned/")}
     assert {name: reference.results[name] for name in found} == found
     assert not RunFolder(place.folder).processes()
     left = {path for path in place.files() - before if not path.startswith(("runs", "cache"))}
