@@ -87,9 +87,9 @@ def test_a_link_to_its_own_folder_is_named(
 def test_options_unknown_to_every_engine_are_rejected(
     cloze: Callable[..., Any], folder: Path
 ) -> None:
-    done = cloze("evaluate", "try.toml", "--", "--nonsense=1")
+    done = cloze("report", "try.toml", "--", "--nonsense=1")
     assert done.returncode == 2
-    assert "--nonsense=1: evaluate has no engine that takes options" in done.stderr
+    assert "--nonsense=1: report has no engine that takes options" in done.stderr
 
 
 @pytest.mark.slow
