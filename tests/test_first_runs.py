@@ -102,7 +102,7 @@ def test_a_session_of_the_documentation_prints_what_it_shows(
 
 def test_every_session_has_commands_and_output() -> None:
     found = sessions()
-    assert len(found) == 6
+    assert len(found) == 7
     assert all(session.script and session.shown for session in found)
     (search, *_) = found
     assert search.script.splitlines()[-1] == "cloze adapt $MODEL docs --minutes 5"
