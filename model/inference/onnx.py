@@ -155,7 +155,7 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
     is_bare = architecture.endswith("Model") and head is None
     output = "last_hidden_state" if is_bare else "logits"
     graph = folder / GRAPH
-    graph.parent.mkdir()
+    graph.parent.mkdir(exist_ok=True)  # stays where an export was interrupted
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     # The exporter and the quantiser warn about their own internals.
     logging.disable(logging.WARNING)
