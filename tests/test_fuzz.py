@@ -156,7 +156,7 @@ QUESTIONS = {
     ]
 }
 ROWS = [{"text_a": text, "label": label} for text, label in zip(TEXTS, "abc" * 5, strict=True)]
-SENTENCE = Wanted(required=("text_a", "label"), everything=True)
+SENTENCE = Wanted(required=("text_a", "label"))
 LABELLED: dict[str, tuple[str, bytes, Wanted]] = {
     "csv": (".csv", b"text_a,label\n" + b'"The ""a"", b",x\n' * 9, SENTENCE),
     "tsv": (".tsv", b"text_a\tlabel\n" + 'Ümlaut "a\tx\n'.encode() * 9, SENTENCE),
@@ -164,8 +164,8 @@ LABELLED: dict[str, tuple[str, bytes, Wanted]] = {
     "jsonl": (".jsonl", "".join(json.dumps(row) + "\n" for row in ROWS).encode(), SENTENCE),
     "json": (".json", json.dumps(ROWS).encode(), SENTENCE),
     "squad": (".json", json.dumps(QUESTIONS).encode(), Wanted(required=("question", "context"))),
-    "parquet": (".parquet", parquet(), Wanted(required=("text",), everything=True)),
-    "arrow": (".arrow", arrow(pa.ipc.new_file), Wanted(required=("text",), everything=True)),
+    "parquet": (".parquet", parquet(), Wanted(required=("text",))),
+    "arrow": (".arrow", arrow(pa.ipc.new_file), Wanted(required=("text",))),
     "conll": (
         ".conll",
         b"The O\nUN B-ORG\n\nGo O\n" * 5,

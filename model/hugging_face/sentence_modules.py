@@ -73,7 +73,7 @@ QUERY, DOCUMENT = "query", "document"
 """Prompts of `encode_query` and `encode_document`."""
 
 _MODULE_TYPES = "sentence_transformers.models."
-_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_]+")
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_]{1,100}")  # file systems allow 255 bytes
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def read_sentence_modules(
     # A name from a downloaded file must not lead out of the folder.
     for _, folder in modules[1:]:
         if not _PLAIN_FOLDER.fullmatch(folder):
-            raise UsageError(f"{where}: {folder!r} is not a folder name")
+            raise UsageError(f"{where}: {folder[:200]!r} is not a folder name")
     limits = _limits(source, tokenizer, positions=positions)
     pooling = _pooling(source, modules[1][1])
     settings = source.read_table(SETTINGS) if SETTINGS in source.names else {}
