@@ -117,7 +117,9 @@ class LocalLauncher:
         """The one that waits for a job, if it has these modules and no others, or a new one."""
         idle, self._idle = self._idle, None
         if idle:
-            if idle.preloaded == preloaded and idle.process.poll() is None:
+            # A killed one is a zombie while its last threads end, which poll() does not see yet.
+            runs = idle.process.poll() is None and ProcessId.of(idle.process.pid).alive
+            if runs and idle.preloaded == preloaded:
                 return idle
             idle.end(grace=0.0)  # training needs the memory of what preparation has loaded
         environment = {**child_environment(), **self.environment}
