@@ -37,7 +37,7 @@ from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.hugging_face.source import open_source, read_weights
 from cloze.model.inference.export import contents
 from cloze.model.tasks.files.table_files import read_table
-from cloze.model.tasks.task_table import Wanted
+from cloze.model.tasks.files.task_table import Wanted
 from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.readers.documents import Piece
 from cloze.pipeline.readers.input_shards import reader_named

@@ -17,7 +17,7 @@ from cloze.model.data.torch_dataset import PretrainingBatches
 from cloze.model.finetune.finetune import make_trials
 from cloze.model.inference.load import Model
 from cloze.model.inference.predict import Predictor
-from cloze.model.tasks.task_table import TaskTable
+from cloze.model.tasks.files.task_table import TaskTable
 from tests.cloze.tiny_model import write_model
 from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
 

@@ -29,8 +29,8 @@ from benchmarks.tasks.few_labels import drawn, model_folder, read
 from cloze.model.config import TaskConfig
 from cloze.model.finetune.sentence_heads import LinearHead, fit_head
 from cloze.model.inference.load import load_model
+from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
-from cloze.model.tasks.task_table import TaskTable
 from cloze.model.uncertainty.calibration import fit_temperatures, quality
 from cloze.model.uncertainty.conformal import label_sets, limits, nonconformity
 from cloze.model.uncertainty.familiarity import UNFAMILIAR, p_values

@@ -31,8 +31,8 @@ from cloze.model.retrieval.candidates import SHARES, QuestionSet, Verdict, betwe
 from cloze.model.retrieval.passage_index import PASSAGES, read_passages
 from cloze.model.retrieval.questions import Question, find_gold, read_questions
 from cloze.model.tasks.files.table_files import read_table
+from cloze.model.tasks.files.task_table import Wanted
 from cloze.model.tasks.retrieval import RetrievalTexts
-from cloze.model.tasks.task_table import Wanted
 from cloze.options import ADAPTED
 
 FORMAT_VERSION = 1

@@ -25,7 +25,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import write_bytes
 from cloze.artifacts.progress import say
 from cloze.model.tasks.files.table_files import file_rows, read_table
-from cloze.model.tasks.task_table import TaskTable, Wanted, is_missing
+from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from cloze.artifacts.progress import say
 from cloze.model.config import TaskKind
 from cloze.model.tasks.files.conll import conll_rows
 from cloze.model.tasks.files.table_files import SAMPLED_CHARACTERS, separator_of
+from cloze.model.tasks.files.task_table import Wanted, odd_spellings
 from cloze.model.tasks.files.text_file import decoded, text_in
-from cloze.model.tasks.task_table import Wanted, odd_spellings
 
 DELIMITED = (".csv", ".tsv")
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")

@@ -24,8 +24,8 @@ from cloze.model.config import ApproachName, ChoiceConfig, TaskConfig
 from cloze.model.finetune.sentence_heads import approaches_for
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.features import Places
+from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
-from cloze.model.tasks.task_table import TaskTable
 
 MOST_OF_ONE_CLASS = 0.8
 """With a larger share of the rows in one class, accuracy says little about the others."""

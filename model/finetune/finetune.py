@@ -88,8 +88,8 @@ from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.hugging_face.source import open_source
 from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.baselines import baselines
+from cloze.model.tasks.files.task_table import data_notes
 from cloze.model.tasks.problems import check_lone_rows, for_all, load_problem, load_tables
-from cloze.model.tasks.task_table import data_notes
 from cloze.model.training.distributed import World, start_world
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads

@@ -34,9 +34,9 @@ from cloze.model.inference.load import prepare
 from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
+from cloze.model.tasks.files.task_table import TaskTable, tabulated
 from cloze.model.tasks.problems import load_problem, wanted_columns
 from cloze.model.tasks.tagging import Tagging, entities
-from cloze.model.tasks.task_table import TaskTable, tabulated
 from cloze.model.uncertainty.confidence import CONFIDENCE, Confidence
 from cloze.model.uncertainty.familiarity import read_vectors
 

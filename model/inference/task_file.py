@@ -16,8 +16,8 @@ from pydantic import JsonValue
 from cloze.artifacts.errors import UsageError
 from cloze.model.config import TaskConfig
 from cloze.model.tasks.files.table_files import file_rows
+from cloze.model.tasks.files.task_table import ColumnNames, Numbered, Row, TaskTable, is_missing
 from cloze.model.tasks.problems import canonical, load_problem, wanted_columns
-from cloze.model.tasks.task_table import ColumnNames, Numbered, Row, TaskTable, is_missing
 
 SPLIT = "test"
 ANSWERS = ("label", "tags", "answers", "is_impossible")

@@ -27,7 +27,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
 from cloze.model.retrieval.passage_index import Passage
 from cloze.model.tasks.files.table_files import read_table
-from cloze.model.tasks.task_table import TaskTable, Wanted, is_missing
+from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
 from cloze.pipeline.text.scripts import words
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"

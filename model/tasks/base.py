@@ -24,7 +24,7 @@ from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import TaskConfig
 from cloze.model.data.batch import ragged_indices
 from cloze.model.tasks.features import Places, Ragged, Sequences
-from cloze.model.tasks.task_table import TaskTable
+from cloze.model.tasks.files.task_table import TaskTable
 
 Logits = NDArray[np.float32]
 

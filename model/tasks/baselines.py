@@ -18,8 +18,8 @@ from pydantic import JsonValue
 
 from cloze.artifacts.results import Baseline
 from cloze.model.tasks.base import Prediction, Problem
+from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.retrieval import DEPTH, RetrievalTexts
-from cloze.model.tasks.task_table import TaskTable
 from cloze.pipeline.text.scripts import search_terms, spaced_terms
 
 Tables = Mapping[str, TaskTable]

@@ -31,7 +31,7 @@ from cloze.model.config import MULTI_LABEL_METRICS, TaskConfig
 from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
 from cloze.model.tasks.features import Places, encode
-from cloze.model.tasks.task_table import TaskTable, is_missing
+from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
 Values = NDArray[np.generic]
 """Label indices or scores [rows], or label indicators [rows, labels]."""

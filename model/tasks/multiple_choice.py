@@ -21,7 +21,7 @@ from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from cloze.model.tasks.classification import measure
 from cloze.model.tasks.features import Places, by_group, encode
-from cloze.model.tasks.task_table import TaskTable, is_missing
+from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
 ENDING_COLUMNS = tuple(f"ending{number}" for number in range(10))
 

@@ -27,11 +27,11 @@ from cloze.model.tasks.classification import (
     Regression,
 )
 from cloze.model.tasks.files.table_files import read_table
+from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
 from cloze.model.tasks.multiple_choice import MultipleChoice
 from cloze.model.tasks.retrieval import Retrieval
 from cloze.model.tasks.span import Spans
 from cloze.model.tasks.tagging import Tagging
-from cloze.model.tasks.task_table import TaskTable, Wanted, is_missing
 
 FAMILIES: Mapping[str, type[Problem]] = {
     "classification": Classification,

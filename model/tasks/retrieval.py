@@ -28,7 +28,7 @@ from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
 from cloze.model.tasks.features import Places, encode
-from cloze.model.tasks.task_table import TaskTable, is_missing
+from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
 Hits = NDArray[np.bool_]
 

@@ -35,6 +35,7 @@ from cloze.model.tasks.features import (
     ragged,
     tokenize,
 )
+from cloze.model.tasks.files.task_table import TaskTable, is_missing
 from cloze.model.tasks.squad import (
     Answers,
     answers_in,
@@ -47,7 +48,6 @@ from cloze.model.tasks.squad import (
     score_v1,
     score_v2,
 )
-from cloze.model.tasks.task_table import TaskTable, is_missing
 
 SHOWN_PLACES = 3
 

@@ -18,7 +18,7 @@ from typing import TypedDict
 from pydantic import JsonValue
 
 from cloze.artifacts.errors import UsageError
-from cloze.model.tasks.task_table import is_missing
+from cloze.model.tasks.files.task_table import is_missing
 
 FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """Spellings of `is_impossible`."""

@@ -32,7 +32,7 @@ from cloze.model.data.batch import on, ragged_indices
 from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
 from cloze.model.tasks.classification import label_order, measure
 from cloze.model.tasks.features import Places, Ragged, assemble, ragged, tokenize
-from cloze.model.tasks.task_table import TaskTable, is_missing
+from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
 Entity = tuple[int, int, str]
 """First word, last word, type."""

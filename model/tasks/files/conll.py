@@ -21,8 +21,8 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from cloze.artifacts.errors import UsageError
+from cloze.model.tasks.files.task_table import Numbered, Wanted
 from cloze.model.tasks.files.text_file import TextFile
-from cloze.model.tasks.task_table import Numbered, Wanted
 
 DOCUMENT_START = "-DOCSTART-"
 BEGINS_DOCUMENT = re.compile(r"#\s*(newdoc|begin document)\b")

@@ -32,8 +32,15 @@ from cloze.artifacts.filesystem import require_plausible_size
 from cloze.model.config import DATASETS_PREFIX
 from cloze.model.tasks.files.conll import conll_rows
 from cloze.model.tasks.files.json_rows import JsonText
+from cloze.model.tasks.files.task_table import (
+    ColumnNames,
+    Numbered,
+    Row,
+    TaskTable,
+    Wanted,
+    tabulated,
+)
 from cloze.model.tasks.files.text_file import LONGEST_LINE, TextFile, opened, text_file
-from cloze.model.tasks.task_table import ColumnNames, Numbered, Row, TaskTable, Wanted, tabulated
 
 SEPARATORS = (",", ";", "\t")
 """Separators of a `.csv`, the most likely first."""

@@ -18,8 +18,8 @@ from cloze.model.config import Benchmark, EncoderConfig, FinetuneConfig, TaskCon
 from cloze.model.evaluation.evaluate import glue_average, reference_scores, task_scores
 from cloze.model.finetune.trials import TrialPlan, grid_points
 from cloze.model.glue import GLUE, task_fields
+from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem, load_tables
-from cloze.model.tasks.task_table import TaskTable
 from cloze.paper.server_formats import submission, submission_name
 from tests.model.task_builders import TINY, TOKENIZER
 

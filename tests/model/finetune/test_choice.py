@@ -15,8 +15,8 @@ from cloze.model.finetune.choice import folds_of, predicted_rows
 from cloze.model.finetune.finetune import make_trials
 from cloze.model.finetune.sentence_heads import fit_head
 from cloze.model.inference.predict import load_predictor
+from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
-from cloze.model.tasks.task_table import TaskTable
 from tests.model.task_builders import TOKENIZER, encoder_artifact, inputs, stage_table, write_lines
 
 WORDS = {"pos": ["list", "array", "value"], "neg": ["name", "error", "str"]}

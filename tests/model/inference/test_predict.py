@@ -25,7 +25,7 @@ from cloze.model.inference.export import export_task
 from cloze.model.inference.predict import load_predictor
 from cloze.model.inference.task_file import TaskFile, to_score
 from cloze.model.tasks.files.table_files import read_table
-from cloze.model.tasks.task_table import Wanted
+from cloze.model.tasks.files.task_table import Wanted
 from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
 
 WORDS = ["list", "array", "name", "value", "of"]

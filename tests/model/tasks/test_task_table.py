@@ -14,8 +14,8 @@ from cloze.artifacts.store import commit, put_bytes
 from cloze.model.config import TaskConfig
 from cloze.model.inference.task_file import TaskFile
 from cloze.model.tasks.files.table_files import read_table
+from cloze.model.tasks.files.task_table import TaskTable, Wanted, data_notes
 from cloze.model.tasks.problems import load_tables
-from cloze.model.tasks.task_table import TaskTable, Wanted, data_notes
 from tests.model.task_builders import stage_table, write_lines
 
 TEXT = Wanted(required=("text_a",), optional=("label",))
