@@ -27,7 +27,9 @@ SAME_AS_EVER := tests/test_golden_run.py tests/model/encoder/test_parity.py \
 	tests/pipeline/test_vocabulary.py tests/pipeline/test_tokens.py tests/pipeline/test_examples.py
 
 # Many tests wait for a single-threaded program; tests in one file share ports, so they run together.
-PARALLEL := -n 2 --dist loadfile
+# A test that hangs is failed by name before whoever started all of them ends the lot.
+PARALLEL = -n 2 --dist loadfile --timeout $(TEST_SECONDS)
+TEST_SECONDS := 900
 
 .PHONY: help setup setup-dev demo test test-ci test-all test-dataflow test-trackers test-newest fuzz schedules cuts check format docs bench clean
 
@@ -48,9 +50,10 @@ test-ci: ## run all tests without a GPU except the longest, with line coverage
 test-all: ## run all tests without a GPU, with line coverage
 test-ci: MARKS := not gpu and not long
 test-all: MARKS := not gpu
+test-all: TEST_SECONDS := 3600
 test-ci test-all: $(VENV)/.installed-dev
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(PARALLEL) -m "$(MARKS)"
+	$(BIN)/coverage run -m pytest $(PARALLEL) --durations 30 -m "$(MARKS)"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
