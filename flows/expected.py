@@ -108,16 +108,14 @@ def expected_times(
     *,
     space: Workspace,
     rate: float | None = None,
-    like: str = "",
 ) -> list[ExpectedTime]:
     """The expected duration of each of `stages` on this machine.
 
     `rate`: FLOP/s to assume of its processor instead of measuring, which takes seconds.
-    `like`: the run whose durations are scaled; otherwise the one that did the most similar work.
     """
     work = Work(run)
     earlier = []  # (run, stage, work, seconds, load) of every stage with a recorded duration
-    for run_name in [like] if like else list_runs(space):
+    for run_name in list_runs(space):
         # another run's record may be damaged, or its configuration of another version
         with suppress(UsageError, ValidationError):
             if record := find_record(space, run_name):
@@ -135,7 +133,7 @@ def expected_times(
             (abs(math.log((wanted + 1) / (done + 1))), name, done, seconds, load)
             for name, made, done, seconds, load in earlier
             # a run that did little more than start up cannot be scaled
-            if made == stage and (like or done == wanted or seconds > 2 * start)
+            if made == stage and (done == wanted or seconds > 2 * start)
         ]
         if known:
             _, name, done, seconds, load = min(known)
@@ -150,6 +148,35 @@ def expected_times(
             seconds, basis = seconds_by_rates(stage, work, machine, rate=rate)
             found.append(ExpectedTime(stage, start + seconds, basis))
     return found
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Training that was timed just now: its run, and seconds without the start of its program."""
+
+    run: RunConfig
+    seconds: float
+
+
+def training_seconds(
+    run: RunConfig,
+    machine: MachineConfig,
+    stage: str,
+    *,
+    space: Workspace,
+    timed: Timed | None = None,
+) -> float:
+    """Seconds of training in `stage`, scaled from what was `timed` or else as expected."""
+    work = Work(run)
+    if timed:
+        return timed.seconds * work.of(stage) / Work(timed.run).of(stage)
+    (expected,) = expected_times(run, machine, [stage], space=space)
+    start = START_SECONDS[stage]
+    # Of a run that did little more than start up, what remains is the error of its start-up.
+    if expected.seconds > 2 * start:
+        return expected.seconds - start
+    seconds, _ = seconds_by_rates(stage, work, machine)
+    return seconds
 
 
 def seconds_by_rates(

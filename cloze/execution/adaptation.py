@@ -25,15 +25,18 @@ from cloze.artifacts.config import override, parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.progress import clock, say
+from cloze.artifacts.store import Artifact
 from cloze.execution.kept_encoder import keep_if_better, questions_that_decide, verdict_line
 from cloze.execution.preflight import checked_plan
 from cloze.execution.run import WithoutPrefect, run
 from cloze.flows.config import RunConfig
 from cloze.flows.executor import execute
+from cloze.flows.expected import Timed
 from cloze.flows.locks import locked
+from cloze.flows.report.collect import recorded_seconds
 from cloze.flows.report.units import plural
 from cloze.flows.variants import Settings, changed
-from cloze.flows.workspace import RunRecord, read_record, writable_workspace
+from cloze.flows.workspace import RunRecord, read_record, run_artifact, writable_workspace
 from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import GeneralText, Length, Name, comment, continuation, run_name
 from cloze.init.corpus_files import left_out
@@ -179,11 +182,19 @@ def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: C
     space, machine = writable_workspace(target.machine().workspace), target.machine()
     with locked(space.local, run=trial):
         execute(checked_plan(brief, machine, wanted=(stage,)))
+    made = run_artifact(space, trial, stage=stage)
     left = how.minutes - (time.monotonic() - began) / 60
-    length = Length(minutes=max(left, how.minutes / 10), like=trial)
+    length = Length(
+        minutes=max(left, how.minutes / 10), timed=Timed(brief, _seconds_of_training(made))
+    )
     text = continuation(found, name, initial, target, beside=how, length=length)
     filesystem.remove(space.run_folder(trial))  # no run to show; gc removes what it made
     return text
+
+
+def _seconds_of_training(trial: Artifact) -> float:
+    """Without the start of programs, which takes longer than a few steps, and varies by more."""
+    return trial.manifest.execution.get("training_seconds") or sum(recorded_seconds(trial).values())
 
 
 def prospects(run: RunConfig) -> str:

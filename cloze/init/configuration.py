@@ -25,7 +25,7 @@ from cloze.artifacts.progress import printable
 from cloze.artifacts.results import GENERAL
 from cloze.artifacts.tokenizer import read_vocabulary
 from cloze.flows.config import RatesConfig, RunConfig
-from cloze.flows.expected import START_SECONDS, cores, expected_times
+from cloze.flows.expected import Timed, cores, training_seconds
 from cloze.flows.forecast import forecast_corpus
 from cloze.flows.report.units import plural
 from cloze.init.corpus_files import left_out
@@ -51,6 +51,9 @@ FEWEST_BESIDE_REPLAY = 20
 
 PROVISIONAL_STEPS, PROVISIONAL_PAIRS = 1000, 10_000
 """Numbers for which the time is estimated, to find how many fit into the given time."""
+
+FASTEST_STEP = 1e-3
+"""Seconds that no step stays below, whatever was timed or a processor's rates say."""
 
 FEWEST_UNITS = 10
 """Steps or pairs to train at least, however little time is given."""
@@ -109,8 +112,8 @@ class Length:
     steps: int = 0
     """Steps, instead of minutes; of pairs, batches."""
 
-    like: str = ""
-    """A run that has made a few of these steps just now, to convert minutes into steps."""
+    timed: Timed | None = None
+    """A few of these steps, made just now to convert minutes into steps."""
 
 
 TEN_MINUTES = Length()
@@ -301,8 +304,8 @@ def continuation(
     units = PROVISIONAL_PAIRS if on_pairs else PROVISIONAL_STEPS
     run = parse(RunConfig, tomllib.loads(trained_on(units)), source="the new configuration")
     space = place.space()
-    (expected,) = expected_times(run, place.machine(), [stage], space=space, like=length.like)
-    seconds = max(expected.seconds - START_SECONDS[stage], 1e-3) / units
+    seconds = training_seconds(run, place.machine(), stage, space=space, timed=length.timed) / units
+    seconds = max(seconds, FASTEST_STEP / per_step)
     within = int(float(f"{60 * length.minutes / seconds:.2g}"))  # two significant digits
     return trained_on(max(per_step, FEWEST_UNITS, within))
 

@@ -17,9 +17,12 @@ from cloze.flows.expected import (
     PRODUCT_SHARE,
     START_SECONDS,
     ExpectedTime,
+    Timed,
     Work,
     expected_times,
     matrix_rates,
+    seconds_by_rates,
+    training_seconds,
 )
 from cloze.flows.plan import Plan
 from cloze.flows.workspace import read_record, workspace, write_record
@@ -155,6 +158,34 @@ def test_a_run_that_hardly_did_more_than_start_says_nothing_of_more_work(
     found = expected(longer, machine, "finetune")["finetune"]
     assert found.basis.startswith("no GPU")
     assert found.seconds > 2 * START_SECONDS["finetune"]
+
+
+def test_the_time_of_training_is_scaled_from_what_was_timed_whatever_starts_took(
+    small: dict[str, Any], machine: MachineConfig
+) -> None:
+    space, run = workspace(machine.workspace), RunConfig.model_validate(small)
+    few = {**small, "pretrain": {**PRETRAIN, "steps": 4, "evaluate_every": 4000}}
+    timed = Timed(RunConfig.model_validate(few), seconds=0.2)
+    more = {**small, "pretrain": {**PRETRAIN, "steps": 400, "evaluate_every": 4000}}
+    wanted = RunConfig.model_validate(more)
+    found = training_seconds(wanted, machine, "pretrain", space=space, timed=timed)
+    assert found == pytest.approx(20.0)
+    assert training_seconds(run, machine, "pretrain", space=space) > 0.0
+
+
+@pytest.mark.usefixtures("took_a_minute")
+def test_training_that_took_no_longer_than_a_start_is_not_scaled_to_nothing(
+    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine whose programs start faster than those that START_SECONDS was measured on."""
+    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
+    monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10})
+    space, run = workspace(machine.workspace), RunConfig.model_validate(small)
+    scaled = training_seconds(run, machine, "pretrain", space=space)
+    assert scaled == pytest.approx(60.0 - START_SECONDS["pretrain"])
+    monkeypatch.setitem(START_SECONDS, "pretrain", 59.0)
+    by_rates = training_seconds(run, machine, "pretrain", space=space)
+    assert by_rates == seconds_by_rates("pretrain", Work(run), machine)[0]
 
 
 @pytest.mark.parametrize("measured", MEASURED.values(), ids=MEASURED)

@@ -18,6 +18,7 @@ from cloze.artifacts.config import read_toml
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.execution import adaptation
+from cloze.flows.expected import START_SECONDS
 from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 
 Cloze = Callable[..., Any]
@@ -364,7 +365,15 @@ def test_questions_that_cannot_decide_are_refused_before_training(
     assert not (begun / "texts.toml").exists()
 
 
+@pytest.fixture
+def starts_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which programs start, and make a few steps, in less than the usual time."""
+    for stage in ("pretrain", "finetune"):
+        monkeypatch.setitem(START_SECONDS, stage, 300.0)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("starts_quickly")
 def test_the_time_asked_for_is_converted_by_steps_that_were_timed(
     cloze: Cloze, begun: Path
 ) -> None:
@@ -376,6 +385,8 @@ def test_the_time_asked_for_is_converted_by_steps_that_were_timed(
     assert f"{steps:,} updates of 32 × 16 tokens" in done.stderr
     assert "it adds no words to the vocabulary" in done.stderr
     assert "asked for: 0:24" in done.stderr
+    record = json.loads((begun / "runs" / "texts" / "run.json").read_text())
+    assert record["stages"]["pretrain"]["seconds"] < 5 * 24, "a start-up and 24 seconds"
     assert sorted(path.parent.name for path in begun.glob("runs/*/run.json")) == ["texts"]
     again = cloze(*command)
     assert "0 stages made" in again.stdout
@@ -383,6 +394,7 @@ def test_the_time_asked_for_is_converted_by_steps_that_were_timed(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("starts_quickly")
 def test_the_time_of_pairs_is_converted_by_a_few_that_were_timed(cloze: Cloze, begun: Path) -> None:
     with_sentence_modules(begun / "encoder")
     draw = np.random.default_rng(0)
