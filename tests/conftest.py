@@ -27,7 +27,10 @@ os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="0")
 # How long an example takes says more about the machine than about the code; and what CI refuses it
 # must refuse again, so the examples are the same every time. `make fuzz` draws others.
 hypothesis.settings.register_profile(
-    "repeatable", deadline=None, derandomize="CLOZE_FUZZ_EXAMPLES" not in os.environ
+    "repeatable",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize="CLOZE_FUZZ_EXAMPLES" not in os.environ,
 )
 hypothesis.settings.load_profile("repeatable")
 

@@ -49,7 +49,7 @@ EXAMPLES = int(os.environ.get("CLOZE_FUZZ_EXAMPLES", "150"))
 FUZZ = settings(
     max_examples=EXAMPLES,
     database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 TEXTS = ["The first document.\nIt goes on.", "A second one, with ümlauts.", ""] * 5

@@ -84,7 +84,7 @@ FEW = settings(
     max_examples=6,
     phases=[Phase.generate],
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
