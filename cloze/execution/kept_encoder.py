@@ -32,7 +32,7 @@ from cloze.model.retrieval.passage_index import PASSAGES, read_passages
 from cloze.model.retrieval.questions import Question, find_gold, read_questions
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import Wanted
-from cloze.model.tasks.retrieval import RetrievalTexts
+from cloze.model.tasks.ranking import RankingTexts
 from cloze.options import ADAPTED
 
 FORMAT_VERSION = 1
@@ -144,7 +144,7 @@ def _of_pairs(pairs: Artifact) -> Evidence:
     sets = []
     for split in ("dev", "test"):
         path = pairs.path(f"retrieval/{split}.jsonl")
-        texts = RetrievalTexts(read_table(path, Wanted(required=("query", "passage"))))
+        texts = RankingTexts(read_table(path, Wanted(required=("query", "passage"))))
         relevant = tuple(dict.fromkeys(sorted(numbers), 1.0) for numbers in texts.relevant)
         name = f"held-out pairs ({split})"
         sets.append(QuestionSet(name, tuple(texts.queries), tuple(texts.passages), relevant))

@@ -55,7 +55,8 @@ from cloze.model.inference.predict import load_predictor
 from cloze.model.inference.task_file import SPLIT, scored
 from cloze.model.tasks.features import batches_by_length, encode
 from cloze.model.tasks.problems import load_tables, read_split
-from cloze.model.tasks.retrieval import best_passages, measure_ranking
+from cloze.model.tasks.ranking import measure_ranking
+from cloze.model.tasks.retrieval import best_passages
 
 # B sequences, T tokens of all sequences, S tokens of the longest, N texts, H width
 

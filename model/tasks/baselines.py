@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from cloze.artifacts.results import Baseline
 from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.files.task_table import TaskTable
-from cloze.model.tasks.retrieval import DEPTH, RetrievalTexts
+from cloze.model.tasks.ranking import DEPTH, RankingTexts
 from cloze.pipeline.text.scripts import search_terms, spaced_terms
 
 Tables = Mapping[str, TaskTable]
@@ -129,7 +129,7 @@ def bm25(train: TaskTable) -> Predict:
 
     # Queries are ranked over the candidates of their own split, like a model's.
     def ranked(table: TaskTable) -> list[Prediction]:
-        texts = RetrievalTexts(table)
+        texts = RankingTexts(table)
         index = bm25s.BM25(backend="numpy")
         index.index([*map(search_terms, texts.passages)], show_progress=False)
         queries = map(search_terms, texts.queries)

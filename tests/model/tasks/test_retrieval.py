@@ -14,7 +14,8 @@ from cloze.artifacts.errors import UsageError
 from cloze.model.config import FinetuneConfig, TaskConfig
 from cloze.model.tasks.baselines import baselines
 from cloze.model.tasks.problems import load_problem, load_tables
-from cloze.model.tasks.retrieval import Retrieval, measure_ranking
+from cloze.model.tasks.ranking import measure_ranking
+from cloze.model.tasks.retrieval import Retrieval
 from tests.model.task_builders import TOKENIZER, write_lines
 
 
