@@ -144,6 +144,8 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     words: int = 100,
     overlap: int = 0,
     graph: bool = False,
+    rerank: str | Path = "",
+    depth: int = 50,
 ) -> "Search":
     """The passages of a folder, loaded once and ready to be asked, `.ask("…")`.
 
@@ -151,7 +153,9 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     in `workspace` unless they are there. Passages of about `words` words, each with up to `overlap`
     of the one before, are ranked by vectors,
     words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
-    stemmer and stopwords, `graph` for millions of passages: `cloze.inference.searcher.How`.
+    stemmer and stopwords, `graph` for millions of passages. The model `rerank`, a run with a task
+    `reranking` or a cross-encoder, orders the first `depth` of them anew:
+    `cloze.inference.searcher.How`.
     """
     from cloze.flows.workspace import writable_workspace
     from cloze.inference.searcher import How, Search
@@ -163,5 +167,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
         words=words,
         overlap=overlap,
         graph=graph,
+        rerank=str(rerank),
+        depth=depth,
     )
     return Search(str(model), str(folder), space=writable_workspace(str(workspace)), how=how)

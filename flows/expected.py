@@ -291,15 +291,21 @@ class Work:
         evaluated = evaluations * recipe.evaluation_examples
         return trained + evaluated * length_flops(self.run, self._longest()) / 3
 
+    def _flops_of(self, tokens: float) -> float:
+        """FLOPs of training on a sequence of so many tokens."""
+        return self.encoder.training_flops(
+            self.run.vocabulary.size, tokens=tokens, squared=tokens**2, masked=0.0
+        )
+
     @cached_property
     def _fine_tuning(self) -> tuple[float, float]:
         """FLOPs and optimizer steps of all trials."""
         config, flops, steps = self.run.finetune, 0.0, 0.0
         for task in config.tasks:
             examples, tokens = self._labelled(task)
-            one = self.encoder.training_flops(
-                self.run.vocabulary.size, tokens=tokens, squared=tokens**2, masked=0.0
-            )
+            one = self._flops_of(tokens)
+            if task.kind == "reranking":  # one sequence for each candidate
+                one *= 1 + task.reranking.negatives
             trials = len(config.seeds) * len(config.initialisations)
             recipes = [(task.epochs, task.batch_size)] * trials
             if grid := config.grid:

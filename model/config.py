@@ -463,6 +463,7 @@ TaskKind = Literal[
     "span",
     "multiple_choice",
     "retrieval",
+    "reranking",
 ]
 
 MULTI_LABEL_METRICS = ("f1_micro", "f1_macro", "accuracy")
@@ -504,6 +505,18 @@ class RetrievalConfig(Config):
 
     passage_prompt: str | None = None
     """Text put before every passage; None: the encoder's own prompt `document`."""
+
+
+class RerankingConfig(Config):
+    """Scores of passages that are read together with the query (Nogueira and Cho 2019)."""
+
+    negatives: int = Field(default=7, ge=1, le=1000)
+    """Passages that the relevant one is ranked against: the hard negatives of its row, then others,
+    drawn at random."""
+
+    loss: Literal["listwise", "pointwise"] = "listwise"
+    """`listwise`: softmax over the candidates of a row; `pointwise`: sigmoid of every pair, whose
+    scores are log-odds of relevance."""
 
 
 Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]
@@ -593,6 +606,9 @@ class TaskConfig(Config):
 
     retrieval: RetrievalConfig = RetrievalConfig()
     """`retrieval`: loss and shorter vectors."""
+
+    reranking: RerankingConfig = RerankingConfig()
+    """`reranking`: candidates and loss."""
 
     batch_size: int = Field(default=32, ge=1, le=1 << 24)
     """Examples per step (paper, A.3: 16 or 32)."""
@@ -928,9 +944,9 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 10
-    """10: with `select = "best"`, the weights are those of the selected epoch; a text that is query
-    and passage has a vector as each."""
+    format_version: ClassVar[int] = 11
+    """11: saved tasks have the settings of reranking; 10: with `select = "best"`, the weights are
+    those of the selected epoch; a text that is query and passage has a vector as each."""
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""

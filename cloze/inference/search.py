@@ -1,6 +1,7 @@
 """`cloze search`: the passages of a folder that best match a question; how often they are right.
 
-In:  a model, a folder of documents, and questions; with --evaluate, questions with right answers.
+In:  a model, a folder of documents, and questions; with --evaluate, questions with right answers;
+     with --rerank, a second model, which orders the first passages anew.
 Out: for each question the best passages with file, line, score, and the ranking that found them;
      with --evaluate, how good the rankings are, and the questions for which the right passage is
      not among the first ten.
@@ -21,7 +22,7 @@ from cloze.flows.workspace import writable_workspace
 from cloze.inference.collection import AUTOMATIC
 from cloze.inference.input_texts import ModelName, Text, texts_or_lines
 from cloze.inference.search_evaluation import evaluate
-from cloze.inference.searcher import WORDS, Found, How, Search
+from cloze.inference.searcher import RERANKED, WORDS, Found, How, Search
 from cloze.model.retrieval.fusion import WEIGHT, Ranking
 from cloze.model.retrieval.questions import read_questions
 from cloze.options import PLACE, Place, reading_artifacts
@@ -69,6 +70,13 @@ class RankedBy:
     """For millions of vectors: search a graph of them, built once, instead of comparing with all.
     How many of the nearest it finds is measured and logged. Needs the extra `index`."""
 
+    rerank: str = ""
+    """Model that reads the first passages together with the question and orders them anew: a run
+    with a task of the kind `reranking`, or the folder of a cross-encoder."""
+
+    depth: int = RERANKED
+    """How many passages it reads for each question."""
+
     def how(self, cut: Cut) -> How:
         """The same for the searcher."""
         given: list[Ranking] = [
@@ -79,6 +87,11 @@ class RankedBy:
         ranking = given[0] if given else "hybrid"
         if self.index and ranking == "lexical":
             raise UsageError("--index --lexical: the graph is one of vectors; leave one out")
+        if self.rerank and ranking != "hybrid":
+            raise UsageError(
+                f"--rerank --{ranking}: a reranker orders the passages that vectors and words have "
+                "found together; leave one out"
+            )
         return How(
             ranking=ranking,
             weight=self.weight,
@@ -86,6 +99,8 @@ class RankedBy:
             words=cut.words,
             overlap=cut.overlap,
             graph=self.index,
+            rerank=self.rerank,
+            depth=self.depth,
         )
 
 
@@ -152,5 +167,7 @@ def shown(found: Found) -> list[str]:
     """A passage in two lines: score, place and what found it; its text."""
     where = f"{found.file}, line {found.line}" if found.line else found.file
     ranks = ", ".join(f"{SHOWN_BY[name]} {rank:,}" for name, rank in found.found_by.items())
+    if found.reranked_from:
+        ranks += f"; reranked from {found.reranked_from}"
     title = f"{found.title}: " if found.title else ""
     return [f"  {found.score:.3f}  {where}  ({ranks})", f"         {title}{found.text}"]

@@ -1,9 +1,10 @@
 """How good a search is on questions whose right answers are known.
 
 In:  a `Search`, and questions with what is right for them.
-Out: `Evaluation`: nDCG@10, recall@10 and @100, MRR@10 and MAP of vectors, words and both over the
-     whole collection, with bootstrap intervals; differences with theirs; the weight that one half
-     of the questions chooses and the other half confirms or does not; the questions that fail.
+Out: `Evaluation`: nDCG@10, recall@10 and @100, MRR@10 and MAP of vectors, words, both, and both
+     reranked, over the whole collection, with bootstrap intervals; differences with theirs; the
+     weight that one half of the questions chooses and the other half confirms or does not; the
+     questions that fail.
 
 The figures of `hybrid` are those of the weight that was asked for: nothing in them was chosen on
 the same questions.
@@ -33,8 +34,8 @@ from cloze.model.retrieval.ranking_metrics import (
     intervals,
 )
 
-HYBRID, VECTORS, LEXICAL = "hybrid", "vectors", "lexical"
-NAMES = {VECTORS: "vectors", LEXICAL: "words (BM25)", HYBRID: "hybrid"}
+HYBRID, VECTORS, LEXICAL, RERANKED = "hybrid", "vectors", "lexical", "reranked"
+NAMES = {VECTORS: "vectors", LEXICAL: "words (BM25)", HYBRID: "hybrid", RERANKED: "reranked"}
 
 WEIGHTS = tuple(round(0.05 * step, 2) for step in range(21))
 """Weights of the vectors among which half of the questions chooses."""
@@ -89,6 +90,8 @@ class Evaluation:
     """By ranking and metric."""
     against: dict[str, Interval]
     """nDCG@10 of hybrid ranking minus that of each single one, on the same questions."""
+    reranking: Interval | None
+    """The same of the hybrid ranking's first passages reranked, minus that of hybrid ranking."""
     choice: Choice | None
     failures: tuple[Failure, ...]
     remarks: tuple[str, ...]
@@ -106,6 +109,7 @@ class Evaluation:
                 for system, of_system in self.systems.items()
             },
             "hybrid_minus": {name: found._asdict() for name, found in self.against.items()},
+            "reranked_minus": self.reranking and {HYBRID: self.reranking._asdict()},
             "chosen_weight": choice
             and {
                 "weight": choice.weight,
@@ -146,15 +150,12 @@ class Evaluation:
         return "\n".join(lines)
 
     def _conclusions(self) -> list[str]:
-        lines = []
-        for name, found in self.against.items():
-            word = "better than" if found.low > 0 else "worse than" if found.high < 0 else None
-            verdict = f"is {word}" if word else "does not differ for certain from"
-            advice = f": use --{name}" if found.high < 0 else ""
-            lines.append(
-                f"hybrid {verdict} {NAMES[name]}: {100 * found.mean:+.1f} {HEADLINE} "
-                f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]{advice}"
-            )
+        lines = [
+            compared(HYBRID, name, found, remedy=f"use --{name}")
+            for name, found in self.against.items()
+        ]
+        if self.reranking:
+            lines.append(compared(RERANKED, HYBRID, self.reranking, remedy="leave out --rerank"))
         if self.choice and self.choice.weight != self.weight:
             found, weight = self.choice.difference, self.choice.weight
             kept = f"use --weight {weight:g}" if self.choice.confirmed else "not certain"
@@ -164,6 +165,17 @@ class Evaluation:
                 f"{100 * found.high:+.1f}] against {self.weight:g}; {kept}"
             )
         return lines
+
+
+def compared(one: str, other: str, found: Interval, *, remedy: str) -> str:
+    """Whether a ranking is better than another by more than the interval of the difference."""
+    word = "better than" if found.low > 0 else "worse than" if found.high < 0 else None
+    verdict = f"is {word}" if word else "does not differ for certain from"
+    return (
+        f"{NAMES[one]} {verdict} {NAMES[other]}: {100 * found.mean:+.1f} {HEADLINE} "
+        f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+        f"{f': {remedy}' if found.high < 0 else ''}"
+    )
 
 
 def shown(found: Interval) -> str:
@@ -185,22 +197,26 @@ def evaluate(searched: Search, questions: Sequence[Question]) -> Evaluation:
     failures = []
     scored = metered(searched.scores(gold.questions), verb="evaluate", unit="questions")
     for number, (question, scores) in enumerate(zip(gold.questions, scored, strict=True)):
+        ranked_C = scores.ranked(searched.how.weight)
         of_question = _relevant_by_system(scores, gold, number, searched.how.weight)
+        if searched.how.rerank:
+            ranked_C = searched.ranked(scores, FIRST).over(ranked_C)
+            of_question[RERANKED] = _relevant(ranked_C, gold, number)
         for name, found in of_question.items():
             ranks.setdefault(name, []).append(found)
         if HYBRID in of_question:
             for weight in WEIGHTS:
-                ranked_C = fused(scores.by, scores.spreads, weight=weight)
-                weighted.setdefault(weight, []).append(_relevant(ranked_C, gold, number))
-        best = of_question[searched.how.ranking]
+                weighted_C = fused(scores.by, scores.spreads, weight=weight)
+                weighted.setdefault(weight, []).append(_relevant(weighted_C, gold, number))
+        best = of_question[RERANKED if searched.how.rerank else searched.how.ranking]
         if best.ranks_R.min() > FIRST:
-            failures.append(_failure(searched, scores, gold, number, question, best))
+            failures.append(_failure(searched, ranked_C, gold, number, question, best))
     values = {name: by_metric(found) for name, found in ranks.items()}
     headline = {name: found[HEADLINE] for name, found in values.items()}
     against = {
         name: interval(headline[HYBRID] - values_Q)
         for name, values_Q in headline.items()
-        if HYBRID in headline and name != HYBRID
+        if HYBRID in headline and name in (VECTORS, LEXICAL)
     }
     for line in gold.remarks:
         say(f"evaluate: {line}")
@@ -211,6 +227,7 @@ def evaluate(searched: Search, questions: Sequence[Question]) -> Evaluation:
         weight=searched.how.weight,
         systems={name: intervals(found) for name, found in values.items()},
         against=against,
+        reranking=interval(headline[RERANKED] - headline[HYBRID]) if RERANKED in headline else None,
         choice=_choice(weighted, headline[HYBRID]) if weighted else None,
         failures=tuple(failures),
         remarks=gold.remarks,
@@ -250,7 +267,7 @@ def _relevant(scores_C: Vectors, gold: Gold, number: int, *, above: float = -np.
 
 def _failure(
     searched: Search,
-    scores: Scores,
+    ranked_C: Vectors,
     gold: Gold,
     number: int,
     question: str,
@@ -260,7 +277,7 @@ def _failure(
     unit = [*gold.relevant[number]][nearest]
     rank = int(best.ranks_R[nearest])
     right = searched.passage(int(gold.firsts(number)[unit])).text if unit >= 0 else ""
-    top = int(best_rows(scores.ranked(searched.how.weight), 1)[0])
+    top = int(best_rows(ranked_C, 1)[0])
     return Failure(question, rank if rank < NOT_FOUND else None, right, searched.passage(top).text)
 
 

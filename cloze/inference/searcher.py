@@ -1,6 +1,7 @@
 """A folder's passages, loaded once and asked many questions.
 
-In:  a model, a folder, and how to rank: by vectors, by words (BM25), or by both.
+In:  a model, a folder, and how to rank: by vectors, by words (BM25), or by both; on request a
+     second model, which reads the first passages together with the question.
 Out: for each question the best passages, with their place, score, and rank by either.
 
     found = cloze.search("demo", "documents").ask("Who owns the garden?")
@@ -47,7 +48,8 @@ from cloze.model.retrieval.passage_index import (
     cosines,
     open_vectors,
 )
-from cloze.options import vectors_directory
+from cloze.model.retrieval.reranker import Reranker, load_reranker
+from cloze.options import model_directory, vectors_directory
 
 MOST_QUESTIONS, MOST_SCORES = 64, 1 << 25
 """Questions answered together, and scores kept for them: 128 MB for each ranking."""
@@ -58,7 +60,10 @@ FEWEST_CANDIDATES = 100
 WORDS = 100
 """Of a passage, about."""
 
-# N passages, Q questions, H width, C candidates
+RERANKED = 50
+"""Passages that a reranker reads for each question."""
+
+# N passages, Q questions, H width, C candidates, D reranked ones
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,22 @@ class How:
     """Words at the end of a passage that the next one begins with, at most, on top of `words`."""
     graph: bool = False
     """Compare with a graph of the vectors instead of all, for millions of them."""
+    rerank: str = ""
+    """Model that reads the first passages together with the question, and orders them anew: a run
+    with a task `reranking`, its artifact, or a folder; empty: none."""
+    depth: int = RERANKED
+    """How many are the first."""
 
     def __post_init__(self) -> None:
+        if self.rerank and self.ranking != "hybrid":
+            raise UsageError(
+                f"rerank with ranking {self.ranking}: a reranker orders the passages that vectors "
+                "and words have found together; leave one of the two out"
+            )
+        if self.depth != RERANKED and not self.rerank:
+            raise UsageError(f"depth {self.depth}: there is no reranker; name one with rerank")
+        if self.depth < 1:
+            raise UsageError(f"depth {self.depth}: expected at least 1 passage to rerank")
         if not 0 <= self.weight <= 1:
             raise UsageError(f"weight {self.weight:g}: expected a number from 0 to 1")
         if self.words < 1:
@@ -94,18 +113,22 @@ class Found(NamedTuple):
     """A passage found for a question."""
 
     score: float
-    """By which it is ranked: the cosine, the BM25 score, or their sum in standard deviations."""
+    """By which it is ranked: the cosine, the BM25 score, their sum in standard deviations, or the
+    score of a reranker."""
     file: str
     line: int | None
     text: str
     title: str
     found_by: dict[str, int]
     """Its rank by `vectors` and by `lexical`, as far as either ranked it."""
+    reranked_from: int | None = None
+    """Its rank before a reranker ordered the first passages anew; None if none did."""
 
 
 class Scores(NamedTuple):
     """Scores of some passages for one question."""
 
+    question: str
     rows_C: npt.NDArray[np.int64] | None
     """Which passages; None: all."""
     by: dict[str, Vectors]
@@ -116,6 +139,23 @@ class Scores(NamedTuple):
     def ranked(self, weight: float) -> Vectors:
         """[C] the scores by which the passages are ranked."""
         return fused(self.by, self.spreads, weight=weight)
+
+
+class Ranked(NamedTuple):
+    """The first passages for one question, best first."""
+
+    places_D: npt.NDArray[np.int64]
+    """Which of the passages that have scores."""
+    scores_D: Vectors
+    """By which they are in this order."""
+    before_D: npt.NDArray[np.int64] | None = None
+    """Their ranks before reranking."""
+
+    def over(self, scores_C: Vectors) -> Vectors:
+        """[C] scores of the whole ranking, in which these passages come first, in this order."""
+        found_C = scores_C.copy()
+        found_C[self.places_D] = scores_C.max() + np.arange(len(self.places_D), 0, -1)
+        return found_C
 
 
 class Search:
@@ -136,6 +176,9 @@ class Search:
         `others` are files in the folder that are no documents of it. The vectors of many passages
         are computed by the ranks of `machine`.
         """
+        self._reranker: Reranker | None = None
+        if how.rerank:  # first: what is no reranker should not cost an index
+            self._reranker = load_reranker(model_directory(how.rerank, space, stage="finetune"))
         directory = vectors_directory(model, space)
         self._model = _loaded(model, directory, machine)
         self.how = how
@@ -179,11 +222,17 @@ class Search:
         """The same for a stream of questions."""
         if top_k < 1:
             raise UsageError(f"top_k {top_k}: expected at least 1 passage")
+        if self._reranker and top_k > self.how.depth:
+            raise UsageError(
+                f"top_k {top_k}: only the first {self.how.depth} passages are reranked; raise depth"
+            )
         for scores in self.scores(questions, top_k=top_k):
             yield self._found(scores, top_k)
 
     def scores(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[Scores]:
         """The scores of passages for each question: of all, or of a graph's candidates."""
+        if self._reranker:
+            top_k = max(top_k, self.how.depth)
         stream = iter(questions)
         together = max(1, min(MOST_QUESTIONS, MOST_SCORES // len(self)))
         while batch := list(islice(stream, together)):
@@ -206,7 +255,7 @@ class Search:
         by = {} if cosines_N is None else {"vectors": cosines_N}
         if self._lexical:
             by["lexical"] = self._lexical.scores(question)
-        return Scores(rows, by, {name: spread_of(one_N) for name, one_N in by.items()})
+        return Scores(question, rows, by, {name: spread_of(one_N) for name, one_N in by.items()})
 
     def _among_candidates(
         self, graph: Graph, question: str, vector_H: Vectors, top_k: int
@@ -215,16 +264,29 @@ class Search:
         rows_C, cosines_C = graph.candidates(vector_H, max(top_k, FEWEST_CANDIDATES))
         spreads = {"vectors": Spread(*graph.spread(vector_H))}
         if not self._lexical:
-            return Scores(rows_C, {"vectors": cosines_C}, spreads)
+            return Scores(question, rows_C, {"vectors": cosines_C}, spreads)
         lexical_N = self._lexical.scores(question)
         rows_C = np.union1d(rows_C, best_rows(lexical_N, max(top_k, FEWEST_CANDIDATES)))
         by = {"vectors": graph.cosines(vector_H, rows_C), "lexical": lexical_N[rows_C]}
-        return Scores(rows_C, by, {**spreads, "lexical": spread_of(lexical_N)})
+        return Scores(question, rows_C, by, {**spreads, "lexical": spread_of(lexical_N)})
+
+    def ranked(self, scores: Scores, count: int) -> Ranked:
+        """The first `count` passages; with a reranker, those that it has read, in its order."""
+        ranked_C = scores.ranked(self.how.weight)
+        if not self._reranker:
+            places_D = best_rows(ranked_C, count)
+            return Ranked(places_D, ranked_C[places_D])
+        places_D = best_rows(ranked_C, self.how.depth)
+        rows_D = places_D if scores.rows_C is None else scores.rows_C[places_D]
+        texts = [self.passage(row).indexed for row in rows_D.tolist()]
+        scores_D = self._reranker.scores(scores.question, texts)
+        order_D = np.argsort(-scores_D, kind="stable")
+        return Ranked(places_D[order_D], scores_D[order_D], order_D + 1)
 
     def _found(self, scores: Scores, top_k: int) -> list[Found]:
-        ranked_C = scores.ranked(self.how.weight)
+        ranked = self.ranked(scores, top_k)
         found = []
-        for place in best_rows(ranked_C, top_k).tolist():
+        for number, place in enumerate(ranked.places_D[:top_k].tolist()):
             ranks = {
                 name: rank_of(one_C, place)
                 for name, one_C in scores.by.items()
@@ -232,7 +294,9 @@ class Search:
             }
             if ranks:
                 row = place if scores.rows_C is None else int(scores.rows_C[place])
-                found.append(Found(float(ranked_C[place]), *self.passage(row), ranks))
+                before = None if ranked.before_D is None else int(ranked.before_D[number])
+                score = float(ranked.scores_D[number])
+                found.append(Found(score, *self.passage(row), ranks, before))
         return found
 
 

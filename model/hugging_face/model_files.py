@@ -83,6 +83,7 @@ _KINDS = {
     "span": ("ForQuestionAnswering", "question-answering"),
     "multiple_choice": ("ForMultipleChoice", "multiple-choice"),
     "retrieval": ("Model", "sentence-similarity"),
+    "reranking": ("ForSequenceClassification", "text-ranking"),
 }
 """For each kind of task, the class of `transformers`, and the pipeline's name on its hub."""
 
@@ -337,13 +338,14 @@ def save_model(
         "cloze_task": saved.model_dump(mode="json"),
     }
     # Hugging Face derives the number of outputs from the label map.
-    labels = ("score",) if problem.config.kind == "regression" else problem.labels
+    is_score = problem.config.kind in ("regression", "reranking")
+    labels = ("score",) if is_score else problem.labels
     if labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
     if not problem.exclusive:
         config["problem_type"] = "multi_label_classification"  # the default is a softmax
-    if problem.config.kind == "regression":  # the default for a single output is a sigmoid
+    if is_score:  # the default for a single output is a sigmoid
         config["problem_type"] = "regression"
         config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
@@ -435,6 +437,44 @@ def read_model(
     except KeyError as error:
         raise IntegrityError(f"{source.directory}: no tensor {error.args[0]}") from None
     return model.eval(), saved, tokenizer
+
+
+def read_cross_encoder(source: Source) -> tuple[TaskModel, SubwordTokenizer, int]:
+    """A model with one score for a pair of texts: ours, or of the class ForSequenceClassification.
+
+    And the number of tokens to which it truncates pairs.
+    """
+    # Without that file, reading the encoder says what is expected.
+    table = source.read_table(CONFIG) if CONFIG in source.names else {}
+    where = f"{source.directory}/{CONFIG}"
+    if "cloze_task" in table:
+        model, saved, tokenizer = read_model(source)
+        if not isinstance(model, TaskModel) or saved.task.kind != "reranking":
+            raise UsageError(
+                f"{where}: no reranker: the model of a task of the kind {saved.task.kind}; "
+                "expected one of the kind reranking, or a cross-encoder"
+            )
+        return model, tokenizer, saved.task.max_seq_length
+    files = read_encoder_files(source)
+    tensors = read_weights(source, files.layout)
+    weight, bias = (tensors.get(f"classifier.{name}") for name in ("weight", "bias"))
+    if weight is None or bias is None or len(weight) != 1 or not files.has_pooler:
+        outputs = "no classifier.weight" if weight is None else f"{len(weight)} outputs"
+        raise UsageError(
+            f"{source.directory}: no reranker: {outputs}; expected a model of "
+            f"{files.layout.classes}ForSequenceClassification with one output for a pair of texts, "
+            "or of a task of the kind reranking"
+        )
+    if files.config.family == "modern" and table.get("classifier_pooling", "cls") != "cls":
+        raise UsageError(f"{where}: classifier_pooling is not cls, the only one that can be read")
+    model = TaskModel(files.encoder(pretrained=True, seed=0), outputs=1)
+    model.head.load_state_dict({"weight": weight, "bias": bias})
+    positions = files.config.max_position_embeddings
+    settings = "tokenizer_config.json"
+    limit = source.read_table(settings).get("model_max_length") if settings in source.names else 0
+    # Tokenizers without a limit have one of 10^30.
+    longest = int(min(limit, positions)) if isinstance(limit, int | float) and limit else positions
+    return model.eval(), files.tokenizer, longest
 
 
 def _renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> dict[str, Tensor]:

@@ -39,6 +39,7 @@ from cloze.artifacts.rng import address
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import Example, PackedBatch, pack_sequences, padded
 from cloze.model.encoder.models import TaskModel
+from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import BILSTM, head_pooling, read_model
 from cloze.model.hugging_face.sentence_modules import (
     MODULES,
@@ -54,7 +55,7 @@ from cloze.model.hugging_face.source import (
 from cloze.model.inference.predict import load_predictor
 from cloze.model.inference.task_file import SPLIT, scored
 from cloze.model.tasks.features import batches_by_length, encode
-from cloze.model.tasks.problems import load_tables, read_split
+from cloze.model.tasks.problems import load_problem, load_tables, read_split
 from cloze.model.tasks.ranking import measure_ranking
 from cloze.model.tasks.retrieval import best_passages
 
@@ -247,8 +248,8 @@ def labelled_rows(folder: Path, path: str) -> ScoredInputs | None:
 
     None if neither is on this machine.
     """
-    predictor = load_predictor(folder, device="cpu")
-    task = predictor.saved.task
+    _, saved, tokenizer = read_model(open_source(folder))
+    task = saved.task
     path = path or task.dev
     if path and Path(path).is_file():
         rows = read_split(task, SPLIT, path)
@@ -257,6 +258,15 @@ def labelled_rows(folder: Path, path: str) -> ScoredInputs | None:
     else:
         return None
     rows = rows.take(range(min(len(rows), MOST_ROWS)))
+    if task.kind == "reranking":
+        problem = load_problem(task, tokenizer, {SPLIT: rows})
+
+        def rank(model: OnnxModel) -> float:
+            logits = split_logits(problem, FineTuning(problem, model), SPLIT)
+            return problem.score(SPLIT, problem.predictions(SPLIT, logits))[problem.headline]
+
+        return ScoredInputs(len(rows), rank)
+    predictor = load_predictor(folder, device="cpu")
 
     def score(model: OnnxModel) -> float:
         graph = replace(predictor, model=model)

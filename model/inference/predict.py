@@ -262,6 +262,11 @@ def load_predictor(
             f"{source.directory}: the model of task {saved.task.name} computes vectors to compare, "
             "not predictions; use it with `cloze search` or `cloze embed`"
         )
+    if saved.task.kind == "reranking":
+        raise UsageError(
+            f"{source.directory}: the model of task {saved.task.name} ranks the passages of a "
+            "query; use it with `cloze search --rerank`"
+        )
     if confidence is not None and CONFIDENCE not in source.names:
         raise UsageError(
             f"{source.directory}: no {CONFIDENCE}, which label sets need; it is written for "

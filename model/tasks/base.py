@@ -4,8 +4,8 @@ In:  a task's configuration, its tables, a tokenizer.
 Out: `Problem`: the encoder's inputs, the targets of the loss, and scoring of predictions.
 
 A family is a subclass of `Problem` in a module of its own: classification, tagging, span,
-multiple_choice, retrieval. Everything else (batches, optimizer, seeds, the feature-based approach,
-reports) uses this interface only.
+multiple_choice, retrieval, reranking. Everything else (batches, optimizer, seeds, the feature-based
+approach, reports) uses this interface only.
 """
 
 from abc import ABC, abstractmethod

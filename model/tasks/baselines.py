@@ -154,6 +154,7 @@ BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
     "regression": {"majority": mean_label, "word_overlap": overlap_share},
     "tagging": {"majority": majority_tag, "lookup": lookup_tag},
     "retrieval": {"bm25": bm25},
+    "reranking": {"bm25": bm25},
 }
 
 

@@ -29,6 +29,7 @@ from cloze.model.tasks.classification import (
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
 from cloze.model.tasks.multiple_choice import MultipleChoice
+from cloze.model.tasks.reranking import Reranking
 from cloze.model.tasks.retrieval import Retrieval
 from cloze.model.tasks.span import Spans
 from cloze.model.tasks.tagging import Tagging
@@ -42,6 +43,7 @@ FAMILIES: Mapping[str, type[Problem]] = {
     "span": Spans,
     "multiple_choice": MultipleChoice,
     "retrieval": Retrieval,
+    "reranking": Reranking,
 }
 
 LoadedT = TypeVar("LoadedT")
@@ -197,7 +199,8 @@ def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
 def canonical(config: TaskConfig, split: str, table: TaskTable) -> TaskTable:
     """The whole table of a split in its family's canonical form, unlabelled if it has no labels."""
     family, wanted = FAMILIES[config.kind], wanted_columns(config, split)
-    if split not in ("train", "dev"):
+    # Pairs to rank without their labels would all be relevant: they are refused instead.
+    if split not in ("train", "dev") and config.kind != "reranking":
         # An unlabelled test file may still have label columns, filled with placeholders: blanks, or
         # -1 as in Hugging Face's data sets.
         names = ["label", *wanted.optional[len(family.optional) :]]

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.config import EncoderConfig
-from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.encoder.models import Encoder, PretrainingModel, TaskModel
 from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 TOKENIZER = WordPieceTokenizer(
@@ -44,3 +44,18 @@ def write_model(directory: Path, *, seed: int = 0, encoder: EncoderConfig = CONF
     config = hugging_face_config(encoder, TOKENIZER.size)
     (directory / "config.json").write_text(json.dumps(config))
     (directory / "vocab.txt").write_text(TOKENIZER.vocab_txt())
+
+
+def write_cross_encoder(
+    directory: Path, *, outputs: int = 1, encoder: EncoderConfig = CONFIG
+) -> None:
+    """A randomly initialised classifier of pairs, as sentence-transformers saves a CrossEncoder."""
+    write_model(directory, encoder=encoder)
+    torch.manual_seed(1)
+    model = TaskModel(Encoder(encoder, TOKENIZER.size), outputs=outputs)
+    torch.nn.init.normal_(model.head.weight)
+    for parameter in model.encoder.parameters():  # scores that differ visibly
+        parameter.data *= 3
+    weights = model.state_dict()
+    head = {f"classifier.{part}": weights.pop(f"head.{part}") for part in ("weight", "bias")}
+    save_file({**to_hugging_face(weights, encoder.family), **head}, directory / "model.safetensors")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from cloze.model.retrieval.reranker import load_reranker
 from tests.cloze.execution.test_layouts import configuration, task
 from tests.cloze.tiny_model import write_model
 from tests.conftest import cloze as command
@@ -31,6 +33,7 @@ FILES = {
     + "\n",
     "choices.csv": "context,ending0,ending1,label\nthe list,of names,a b,0\na,b,the,1\n",
     "search.csv": "query,passage\nthe,the list\na,a b\nof,of names\n",
+    "ranks.csv": "query,passage\nthe,the list\na,a b\nof,of names\n",
 }
 KINDS = {
     "topics.csv": "classification",
@@ -41,6 +44,7 @@ KINDS = {
     "spans.jsonl": "span",
     "choices.csv": "multiple_choice",
     "search.csv": "retrieval",
+    "ranks.csv": "reranking",
 }
 
 
@@ -65,6 +69,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made = command("export", "all", f"out/{stem}", "--task", stem, cwd=folder)
         assert made.returncode == 0, made.stderr
     return folder
+
+
+def newest(workspace: Path, stage: str) -> Path:
+    """The artifact of a stage that was made last."""
+    return max((workspace / "artifacts" / stage).iterdir(), key=lambda path: path.stat().st_mtime)
 
 
 def predicted(folder: Path, name: str, *rows: Any) -> list[Any]:
@@ -117,6 +126,36 @@ def test_pairs_and_numbers_in_the_pipeline_and_as_cross_encoders(exported: Path)
     np.testing.assert_allclose(
         shares, [list(row["probabilities"].values()) for row in pairs], atol=1e-5
     )
+
+
+@pytest.mark.slow
+def test_a_reranker_has_the_same_scores_as_a_cross_encoder(exported: Path) -> None:
+    pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
+    from sentence_transformers import CrossEncoder
+
+    folder = exported / "out" / "ranks"
+    for reranker in (load_reranker(folder), load_reranker(newest(exported / "runs", "finetune"))):
+        passages = ["the list", "of names", LONG, "b"]
+        ours = reranker.scores("the list of", passages)
+        cross = CrossEncoder(str(folder), device="cpu")
+        pairs = [("the list of", passage) for passage in passages]
+        np.testing.assert_allclose(cross.predict(pairs), ours, atol=1e-5)
+        assert np.ptp(ours) > 1e-3
+    CrossEncoder(str(folder), device="cpu").save_pretrained(str(exported / "again"))
+    np.testing.assert_allclose(
+        load_reranker(exported / "again").scores("the list of", passages), ours, atol=1e-5
+    )
+    done = command("search", "all", "topics.csv", "a", "--rerank", "all", cwd=exported)
+    assert done.returncode == 0, done.stderr
+    assert "reranked from" in done.stdout
+    done = command("search", "all", "topics.csv", "a", "--rerank", "out/topics", cwd=exported)
+    assert "no reranker: the model of a task of the kind classification" in done.stderr
+    done = command("predict", "all", "--task", "ranks", "a", cwd=exported)
+    assert "use it with `cloze search --rerank`" in done.stderr
+    if find_spec("onnxruntime"):
+        done = command("export", "all", "out/graph", "--task", "ranks", "--onnx", cwd=exported)
+        assert done.returncode == 0, done.stderr
+        assert "model.onnx: score " in done.stdout
 
 
 @pytest.mark.slow

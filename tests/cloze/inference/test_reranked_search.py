@@ -1,0 +1,154 @@
+"""`cloze search --rerank`: the first passages in the order of a cross-encoder."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForSequenceClassification, BertTokenizerFast
+
+import cloze as api
+from cloze.artifacts.errors import UsageError
+from cloze.model.retrieval.reranker import load_reranker
+from tests.cloze.tiny_model import MODERN, TOKENIZER, write_cross_encoder, write_model
+
+Cloze = Callable[..., Any]
+
+TEXTS = ("The list.", "Names a b.", "The the b.", "Of names.", "A list of names.", "B b a.")
+
+
+@pytest.fixture
+def searched(folder: Path) -> Path:
+    """A tiny encoder, a tiny cross-encoder and six passages."""
+    write_model(folder / "encoder")
+    write_cross_encoder(folder / "cross")
+    (folder / "texts" / "one.txt").unlink()
+    for number, text in enumerate(TEXTS):
+        (folder / "texts" / f"{number}.txt").write_text(text)
+    return folder
+
+
+def answer(cloze: Cloze, *arguments: str) -> Any:
+    done = cloze("search", "encoder", "texts", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_first_passages_are_ordered_by_the_reranker_and_each_says_so(
+    cloze: Cloze, searched: Path
+) -> None:
+    (plain,) = answer(cloze, "a list", "--top-k", "6")
+    first = [one["text"] for one in plain["passages"]][:4]
+    assert {one["reranked_from"] for one in plain["passages"]} == {None}
+    scores = load_reranker(searched / "cross").scores("a list", first)
+    assert len({*scores.round(4).tolist()}) == 4
+    order = np.argsort(-scores).tolist()
+    assert order != [0, 1, 2, 3]
+    (found,) = answer(cloze, "a list", "--rerank", "cross", "--depth", "4", "--top-k", "3")
+    passages = found["passages"]
+    assert [one["text"] for one in passages] == [first[place] for place in order[:3]]
+    assert [one["reranked_from"] for one in passages] == [place + 1 for place in order[:3]]
+    expected = scores[order[:3]].tolist()
+    assert [one["score"] for one in passages] == pytest.approx(expected, abs=1e-5)
+    shown = cloze("search", "encoder", "texts", "a list", "--rerank", "cross", "--depth", "4")
+    assert shown.returncode == 2  # five passages are shown by default
+    shown = cloze("search", "encoder", "texts", "a list", "--rerank", "cross", "--top-k", "2")
+    assert "; reranked from " in shown.stdout
+    asked = api.search("encoder", "texts", rerank="cross", depth=4).ask("a list", top_k=3)
+    assert [one._asdict() for one in asked] == passages
+
+
+def test_a_graph_is_reranked_like_a_whole_collection(cloze: Cloze, searched: Path) -> None:
+    pytest.importorskip("usearch")
+    arguments = ("a list", "--rerank", "cross", "--depth", "6")
+    exact, graph = (answer(cloze, *arguments, *more) for more in ((), ("--index",)))
+    texts = [[one["text"] for one in found["passages"]] for (found,) in (exact, graph)]
+    assert texts[0] == texts[1]
+
+
+def test_an_evaluation_has_the_ranking_with_and_without_the_reranker(
+    cloze: Cloze, searched: Path
+) -> None:
+    rows = [{"question": "a list", "file": "4.txt"}, {"question": "b", "file": "5.txt"}]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (searched / "questions.jsonl").write_text(text)
+    asked = ("--evaluate", "questions.jsonl", "--rerank", "cross", "--depth", "3")
+    found = answer(cloze, *asked)
+    assert set(found["systems"]) == {"vectors", "lexical", "hybrid", "reranked"}
+    assert set(found["hybrid_minus"]) == {"vectors", "lexical"}
+    gains = []
+    for system in ("hybrid", "reranked"):
+        ranks = []
+        for row in rows:
+            (plain,) = answer(cloze, row["question"], "--top-k", "6")
+            texts = [Path(one["file"]).name for one in plain["passages"]]
+            if system == "reranked":
+                more = ("--rerank", "cross", "--depth", "3", "--top-k", "3")
+                (again,) = answer(cloze, row["question"], *more)
+                texts[:3] = [Path(one["file"]).name for one in again["passages"]]
+            ranks.append(texts.index(row["file"]) + 1)
+        gains.append(float(np.mean([1 / np.log2(rank + 1) for rank in ranks])))
+        assert found["systems"][system]["ndcg@10"]["mean"] == pytest.approx(gains[-1])
+    difference = found["reranked_minus"]["hybrid"]["mean"]
+    assert difference == pytest.approx(gains[1] - gains[0])
+    shown = cloze("search", "encoder", "texts", *asked).stdout
+    assert "\nreranked " in shown
+    assert any(
+        line.startswith("reranked is") or "reranked does not" in line for line in shown.splitlines()
+    )
+    assert answer(cloze, *asked[:2])["reranked_minus"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rerank", "encoder"), "encoder: no reranker: no classifier.weight; expected a model"),
+        (("--rerank", "classes"), "classes: no reranker: 3 outputs; expected a model of Bert"),
+        (("--rerank", "nothing"), "nothing: no run of this name in "),
+        (("--rerank", "texts"), "no config.json"),
+        (("--rerank", "cross", "--vectors"), "--rerank --vectors: a reranker orders"),
+        (("--rerank", "cross", "--lexical"), "--rerank --lexical: a reranker orders"),
+        (("--rerank", "cross", "--depth", "3"), "top_k 5: only the first 3 passages are reranked"),
+        (("--rerank", "cross", "--depth", "0"), "depth 0: expected at least 1 passage"),
+        (("--depth", "9"), "depth 9: there is no reranker; name one with rerank"),
+    ],
+)
+def test_what_cannot_be_reranked_is_refused_in_one_line(
+    cloze: Cloze, searched: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    write_cross_encoder(searched / "classes", outputs=3)
+    done = cloze("search", "encoder", "texts", "a list", *arguments)
+    assert done.returncode == 2, done.stdout
+    assert message in done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert "Traceback" not in done.stderr
+    with pytest.raises(UsageError, match="rerank with ranking vectors"):
+        api.search("encoder", "texts", rerank="cross", ranking="vectors")
+
+
+def test_a_cross_encoder_of_transformers_has_the_same_scores(folder: Path) -> None:
+    write_cross_encoder(folder / "cross")
+    theirs = BertForSequenceClassification.from_pretrained(folder / "cross", num_labels=1).eval()
+    (folder / "vocab.txt").write_text(TOKENIZER.vocab_txt())
+    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=16)
+    passages = ["the list", "of names a b " * 9, "", "b"]
+    given = tokenizer(["a list"] * 4, passages, padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        expected = theirs(**given).logits[:, 0].numpy()
+    found = load_reranker(folder / "cross").scores("a list", passages)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert load_reranker(folder / "cross").scores("a list", []).shape == (0,)
+
+
+def test_a_modern_cross_encoder_is_read(folder: Path) -> None:
+    write_cross_encoder(folder / "modern", encoder=MODERN)
+    scores = load_reranker(folder / "modern").scores("a list", ["the list", "b"])
+    assert scores.shape == (2,)
+    config = json.loads((folder / "modern" / "config.json").read_text())
+    config["classifier_pooling"] = "mean"
+    (folder / "modern" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="classifier_pooling is not cls"):
+        load_reranker(folder / "modern")
