@@ -39,7 +39,7 @@ RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
 
 MODEL_FIELDS = (
     *("pretrain.init", "pretrain.continue_from"),
-    *("finetune.encoder", "finetune.second_encoder"),
+    *("finetune.encoder", "finetune.second_encoder", "negatives.encoder"),
 )
 """Fields of the configuration whose value is a model."""
 

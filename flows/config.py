@@ -16,10 +16,12 @@ from cloze.flows.launchers.kubernetes import KubernetesConfig
 from cloze.flows.launchers.slurm import SlurmConfig
 from cloze.model.config import (
     FP8_MULTIPLE,
+    RANKING_KINDS,
     Benchmark,
     EncoderConfig,
     EvaluateConfig,
     FinetuneConfig,
+    NegativesConfig,
     Precision,
     PretrainConfig,
     TaskConfig,
@@ -186,6 +188,9 @@ class RunConfig(RecordedConfig):
     pairs: PairsConfig | None = None
     """Text pairs made from the documents, for training and scoring a task `retrieval`."""
 
+    negatives: NegativesConfig | None = None
+    """Hard negatives mined for the tasks `retrieval` and `reranking`."""
+
     finetune: FinetuneRunConfig = FinetuneRunConfig()
     """Fine-tuning; skipped if there are no tasks."""
 
@@ -288,6 +293,15 @@ class RunConfig(RecordedConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _negatives_have_tasks(self) -> "RunConfig":
+        if self.negatives and all(task.kind not in RANKING_KINDS for task in self.finetune.tasks):
+            raise ValueError(
+                f"[negatives] mines passages for tasks of the kind {' or '.join(RANKING_KINDS)}, "
+                "and there is none; add one, or remove the table"
+            )
+        return self
+
     @property
     def pairs_task(self) -> TaskRunConfig:
         """The task for which `[pairs]` makes the files."""
@@ -333,9 +347,9 @@ class RunConfig(RecordedConfig):
 
     def precision(self, stage: str) -> str:
         """The precision in which `stage` computes; empty for one without an encoder."""
-        # Evaluation is always in fp32: its scores are compared between machines.
+        # Evaluation is always in fp32: its scores are compared between machines. So is mining.
         recipes = {"pretrain": self.pretrain.precision, "finetune": self.finetune.precision}
-        return {**recipes, "evaluate": "fp32"}.get(stage, "")
+        return {**recipes, "evaluate": "fp32", "negatives": "fp32"}.get(stage, "")
 
     @model_validator(mode="after")
     def _fp8_fits(self) -> "RunConfig":

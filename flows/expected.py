@@ -41,7 +41,7 @@ from cloze.flows.forecast import (
     phases_to_do,
 )
 from cloze.flows.workspace import Workspace, find_record, list_runs
-from cloze.model.config import SIZE_NAMES, EncoderConfig, TaskConfig
+from cloze.model.config import RANKING_KINDS, SIZE_NAMES, EncoderConfig, TaskConfig
 
 START_SECONDS = {
     **{"dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7, "labels": 0.9},
@@ -260,6 +260,7 @@ class Work:
             "examples": self.weighted_bytes * examples.copies * len(examples.max_seq_lengths),
             "labels": float(sum(map(_source_bytes, labelled))),
             "pretrain": self._pretraining_flops(),
+            "negatives": self._mining_flops(),
             "finetune": flops,
             # forward passes of the encoder and of a random one; tasks are only scored
             "evaluate": 2 / 3 * heldout * length_flops(self.run, self._longest()),
@@ -290,6 +291,15 @@ class Work:
         evaluations = steps // recipe.evaluate_every if recipe.evaluate_every else 0
         evaluated = evaluations * recipe.evaluation_examples
         return trained + evaluated * length_flops(self.run, self._longest()) / 3
+
+    def _mining_flops(self) -> float:
+        """Forward passes over the queries and passages whose negatives are mined."""
+        flops = 0.0
+        for task in self.run.finetune.tasks if self.run.negatives else ():
+            if task.kind in RANKING_KINDS:
+                examples, tokens = self._labelled(task)
+                flops += examples * self._flops_of(tokens) / 3
+        return flops
 
     def _flops_of(self, tokens: float) -> float:
         """FLOPs of training on a sequence of so many tokens."""

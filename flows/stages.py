@@ -22,8 +22,11 @@ from cloze.flows.config import ReportStage, RunConfig
 from cloze.flows.external_inputs import Content, Digests, ExternalInput, given
 from cloze.model.config import (
     DATASETS_PREFIX,
+    RANKING_KINDS,
     EvaluateStage,
     FinetuneStage,
+    NegativesConfig,
+    NegativesStage,
     PretrainStage,
     TaskConfig,
 )
@@ -238,20 +241,42 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
         stages.append(Stage(pairs, external=_documents(run.pairs_corpus)))
     if not run.finetune.tasks:
         return stages
+    # The last stage above, if any, has made the labelled data: labels or pairs.
+    labelled = {"labels": stages[-1].name} if stages else {}
+    inputs = {**encoder, **labelled}
+    if run.negatives:
+        stages.append(_mining(run, run.negatives, inputs))
+        inputs |= {"negatives": "negatives"}
     external = {
         f"task {task.name}": task_data(task, f"finetune.tasks.{index}")
         for index, task in enumerate(run.finetune.tasks)
     }
     second = {"finetune.second_encoder": run.finetune.second_encoder}
     external["second_encoder"] = ExternalInput(models=second)
-    # The last stage above, if any, has made the labelled data: labels or pairs.
     finetune = Stage(
         FinetuneStage(finetune=run.finetune),  # drops the fields that only the run has
-        inputs={**encoder, **({"labels": stages[-1].name} if stages else {})},
+        inputs=inputs,
         models=given({"encoder": run.finetune.encoder}),
         external=given(external),
     )
     return [*stages, finetune]
+
+
+def _mining(run: RunConfig, config: NegativesConfig, inputs: Mapping[str, str]) -> Stage:
+    """The stage that mines negatives for the rows of some tasks; `inputs` as of fine-tuning."""
+    tasks = tuple(task.rows for task in run.finetune.tasks if task.kind in RANKING_KINDS)
+    # The configuration says how to mine; which encoder it was is one of the inputs.
+    mining = config.model_copy(update={"encoder": ""})
+    external = {
+        f"task {task.name}": task_data(task, f"tasks.{index}") for index, task in enumerate(tasks)
+    }
+    own = {role: stage for role, stage in inputs.items() if role != "encoder" or not config.encoder}
+    return Stage(
+        NegativesStage(negatives=mining, tasks=tasks),
+        inputs=own,
+        models=given({"encoder": config.encoder or run.finetune.encoder}),
+        external=given(external),
+    )
 
 
 def task_data(task: TaskConfig, place: str) -> ExternalInput:

@@ -466,6 +466,9 @@ TaskKind = Literal[
     "reranking",
 ]
 
+RANKING_KINDS = ("retrieval", "reranking")
+"""Families whose rows are queries with their passages."""
+
 MULTI_LABEL_METRICS = ("f1_micro", "f1_macro", "accuracy")
 """Metrics defined for multi-label tasks; accuracy requires all labels of a text to be correct."""
 
@@ -519,8 +522,41 @@ class RerankingConfig(Config):
     scores are log-odds of relevance."""
 
 
+class NegativesConfig(Config):
+    """Hard negatives of `retrieval` and `reranking` tasks, mined before fine-tuning.
+
+    Passages of the split that rank high for a query and are probably not relevant to it.
+    """
+
+    count: int = Field(default=7, ge=1, le=100)
+    """Passages mined for each row."""
+
+    by: tuple[Literal["vectors", "lexical"], ...] = Field(
+        default=("vectors", "lexical"), min_length=1
+    )
+    """Rankings whose best passages are taken in turn: by cosine of the encoder's vectors, by words
+    (BM25)."""
+
+    margin: float = Field(default=0.05, ge=0.0, lt=1.0)
+    """Passages whose cosine with the query is not below that of the row's own by this share of it
+    may be relevant, too, and are left out (Moreira et al. 2024: 0.05)."""
+
+    language: str = "none"
+    """Language whose stemmer and stopwords apply to words: english, german, …; none."""
+
+    encoder: str = ""
+    """Encoder whose vectors are compared: a run's name, an artifact's directory, or a folder in
+    Hugging Face's layout; empty: the one that is fine-tuned."""
+
+
 Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]
 """Tasks outside GLUE for which the paper reports results (Tables 2 to 4 and 7)."""
+
+FIELDS_OF_ROWS = (
+    *("name", "kind", "train", "dev", "dev_share", "test", "more", "columns", "test_columns"),
+    *("skip_short_rows", "weights", "train_examples"),
+)
+"""Fields of a task that say where its rows are."""
 
 DATASETS_PREFIX = "datasets:"
 """`datasets:NAME:CONFIG:SPLIT` names a Hugging Face data set; CONFIG and SPLIT may be empty."""
@@ -622,6 +658,11 @@ class TaskConfig(Config):
     after: str = ""
     """Another task of the run: fine-tuning starts from its encoder for the same seed, with a new
     head (paper, 4.2: TriviaQA, then SQuAD)."""
+
+    @property
+    def rows(self) -> "TaskConfig":
+        """The task with only those settings that say where its rows are."""
+        return TaskConfig.model_validate(self.model_dump(include={*FIELDS_OF_ROWS}))
 
     def check_positions(self, positions: int) -> None:
         """Refuse an encoder with fewer `positions` than the longest sequence has tokens."""
@@ -937,6 +978,19 @@ class PretrainStage(StageConfig):
     """Encoder shape."""
     pretrain: Annotated[PretrainConfig, AfterValidator(_decided)]
     """Pre-training recipe."""
+
+
+class NegativesStage(StageConfig):
+    """encoder + queries with their passages → the same rows with hard negatives."""
+
+    stage: ClassVar[str] = "negatives"
+    program: ClassVar[str] = "cloze.model.retrieval.hard_negatives"
+    format_version: ClassVar[int] = 1
+
+    negatives: NegativesConfig
+    """What is mined."""
+    tasks: tuple[TaskConfig, ...]
+    """The tasks, with the fields that say where their rows are."""
 
 
 class FinetuneStage(StageConfig):

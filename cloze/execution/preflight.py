@@ -40,6 +40,10 @@ def checked_plan(
     plan.check(options)
     if "pretrain" in plan.to_run:
         _check_pretraining(plan)
+    if run.negatives and "negatives" in plan.to_run and "lexical" in run.negatives.by:
+        from cloze.model.retrieval.lexical_index import analyzer
+
+        analyzer(run.negatives.language)  # refuses a language that it does not know
     if "finetune" in plan.to_run:
         _check_tasks(run)
     return plan

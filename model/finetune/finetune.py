@@ -88,7 +88,7 @@ from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.hugging_face.source import open_source
 from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.baselines import baselines
-from cloze.model.tasks.files.task_table import data_notes
+from cloze.model.tasks.files.task_table import TaskTable, data_notes
 from cloze.model.tasks.problems import check_lone_rows, for_all, load_problem, load_tables
 from cloze.model.training.distributed import World, start_world
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
@@ -133,12 +133,19 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     earlier = take_over(table, config.seeds) if world.is_first else None
     world.barrier()
     encoders = read_encoders(encoder, config)
-    labels = open_artifact(table.input_path("labels")) if "labels" in table.inputs else None
+    labels, mined = (
+        open_artifact(table.input_path(role)) if role in table.inputs else None
+        for role in ("labels", "negatives")
+    )
     quiet = not world.is_first
     loaded = for_all(
         config.tasks,
         lambda task: prepared_task(
-            task, encoders[0], labels, choice=config.choice_for(task), quiet=quiet
+            task,
+            load_tables(task, labels, mined=mined, holds_out=config.choice_for(task) is None),
+            encoders[0],
+            choice=config.choice_for(task),
+            quiet=quiet,
         ),
     )
     groups = plan_trials(config, [problem for problem, _ in loaded])
@@ -297,8 +304,8 @@ def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, 
 
 def prepared_task(
     task: TaskConfig,
+    tables: Mapping[str, TaskTable],
     initial: EncoderFiles,
-    labels: Artifact | None,
     *,
     choice: ChoiceConfig | None,
     quiet: bool,
@@ -307,7 +314,6 @@ def prepared_task(
     task.check_positions(initial.config.max_position_embeddings)
     if task.kind == "retrieval":
         task = with_prompts(task, initial)
-    tables = load_tables(task, labels, holds_out=choice is None)
     scored = tables  # by the baselines, which are not cross-validated
     if choice is not None:
         check_lone_rows(task, tables["train"])

@@ -18,7 +18,7 @@ from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.rng import address, permutation
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import ChoiceConfig, TaskConfig
+from cloze.model.config import RANKING_KINDS, ChoiceConfig, TaskConfig
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.classification import (
     Classification,
@@ -105,10 +105,19 @@ def check_lone_rows(config: TaskConfig, train: TaskTable) -> None:
 
 
 def load_tables(
-    config: TaskConfig, labels: Artifact | None = None, *, holds_out: bool = True
+    config: TaskConfig,
+    labels: Artifact | None = None,
+    *,
+    mined: Artifact | None = None,
+    holds_out: bool = True,
 ) -> dict[str, TaskTable]:
-    """The task's splits as tables: always `train`, and `dev` or `test` if it `holds_out`."""
+    """The task's splits as tables: always `train`, and `dev` or `test` if it `holds_out`.
+
+    `mined`: an artifact with the rows of some tasks, which have been through all of this.
+    """
     family = FAMILIES[config.kind]
+    if mined and config.kind in RANKING_KINDS:
+        return mined_tables(config, mined)
     tables = {
         split: read_split(config, split, path) for split, path in task_paths(config, labels).items()
     }
@@ -136,6 +145,19 @@ def load_tables(
         whole = tables["train"]
         tables["train"] = replace(sample, whole=whole, remarks=whole.remarks)
     return tables
+
+
+def mined_tables(config: TaskConfig, mined: Artifact) -> dict[str, TaskTable]:
+    """The splits of a task in an artifact of the stage `negatives`."""
+    family, folder = FAMILIES[config.kind], f"{config.name}/"
+    wanted = Wanted(required=family.required, optional=family.optional)
+    names = [one.name for one in mined.manifest.files if one.name.startswith(folder)]
+    found = {
+        name.removeprefix(folder).removesuffix(".jsonl"): read_table(mined.path(name), wanted)
+        for name in names
+    }
+    remarks = mined.manifest.statistics["remarks"][config.name]
+    return {split: table.remarked(*remarks.get(split, ())) for split, table in found.items()}
 
 
 def without_rows(table: TaskTable, path: str) -> TaskTable:

@@ -263,6 +263,21 @@ def test_the_work_of_fine_tuning_grows_with_the_text_of_its_file(tmp_path: Path)
     assert sentences < 2 * long, "a line of a tagged file is a word, no example"
 
 
+def test_a_reranker_reads_every_candidate_and_mining_every_text_once(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"query": "a b c", "passage": "d e f"}\n' * 40)
+
+    def work(stage: str, **settings: Any) -> float:
+        task = {"name": "r", "kind": "reranking", "train": str(path), "epochs": 1, **settings}
+        finetune = {"encoder": "somewhere", "tasks": [task], "seeds": [0]}
+        table = {"name": "r", "finetune": finetune, "negatives": {}}
+        return Work(RunConfig.model_validate(table)).of(stage)
+
+    lists = {count: work("finetune", reranking={"negatives": count}) for count in (1, 7)}
+    assert lists[7] == pytest.approx(4 * lists[1])
+    assert work("negatives") == pytest.approx(lists[1] / 2 / 3)  # without the backward pass
+
+
 def test_without_a_corpus_the_evaluation_judges_no_held_out_text() -> None:
     task = {"name": "t", "kind": "classification", "train": "t.csv"}
     table = {"name": "r", "finetune": {"encoder": "given", "tasks": [task]}}

@@ -197,3 +197,42 @@ def test_a_task_file_is_an_input_and_its_place_is_not(
         "outside:task own",
         {"extra": "outside:task own"},
     )
+
+
+def ranking_run(table: dict[str, Any], folder: Path, **negatives: Any) -> RunConfig:
+    """A run with a reranker whose negatives are mined."""
+    train = folder / "pairs.jsonl"
+    train.write_text('{"query": "a", "passage": "b"}\n')
+    task = {"name": "r", "kind": "reranking", "train": str(train)}
+    finetune = {**table["finetune"], "tasks": [*table["finetune"]["tasks"], task]}
+    return RunConfig.model_validate({**table, "finetune": finetune, "negatives": negatives})
+
+
+def test_negatives_are_mined_between_the_labels_and_fine_tuning(
+    run_table: dict[str, Any], tmp_path: Path
+) -> None:
+    stages = {stage.name: stage for stage in chain(ranking_run(run_table, tmp_path))}
+    assert [*stages] == [*ALL[:5], "negatives", *ALL[5:]]
+    assert stages["negatives"].inputs == {"encoder": "pretrain", "labels": "labels"}
+    assert stages["finetune"].inputs["negatives"] == "negatives"
+    assert [task.name for task in stages["negatives"].config.tasks] == ["r"]
+    other = {stage.name: stage for stage in chain(ranking_run(run_table, tmp_path, encoder="b"))}
+    assert other["negatives"].models == {"encoder": "b"}
+    assert "encoder" not in other["negatives"].inputs
+
+
+def test_negatives_depend_on_the_rows_and_not_on_how_they_are_trained_on(
+    run_table: dict[str, Any], tmp_path: Path
+) -> None:
+    def mined(run: RunConfig) -> dict[str, Any]:
+        return keyed_config(next(stage for stage in chain(run) if stage.name == "negatives"))
+
+    run = ranking_run(run_table, tmp_path)
+    tasks = tuple(
+        task.model_copy(update={"learning_rate": 0.5, "epochs": 9}) for task in run.finetune.tasks
+    )
+    trained = run.model_copy(update={"finetune": run.finetune.model_copy(update={"tasks": tasks})})
+    assert mined(trained) == mined(run)
+    assert mined(ranking_run(run_table, tmp_path, margin=0.5)) != mined(run)
+    with pytest.raises(ValueError, match=r"\[negatives\] mines passages for tasks of the kind"):
+        RunConfig.model_validate({**run_table, "negatives": {}})
