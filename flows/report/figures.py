@@ -52,7 +52,9 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
             scores = (system.test or system.dev).get(task.metric)
             if scores is not None:
                 name = f"{task.name} {system.name} {task.metric}"
-                found |= {name: scores.mean, f"{name}{ERROR}": scores.standard_error}
+                found[name] = scores.mean
+                if len(scores.values) > 1:  # one seed has no error
+                    found[f"{name}{ERROR}"] = scores.standard_error
     if summary.pretraining and summary.pretraining.tokens:
         found["tokens seen"] = float(summary.pretraining.tokens)
     return found
