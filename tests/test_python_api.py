@@ -212,6 +212,32 @@ def test_predict_refuses_rows_without_a_text(fitted: Artifact, text: Any) -> Non
         cloze.load_task(fitted.directory).predict([{"text": "a"}, {"text": text}])
 
 
+def test_a_model_is_evaluated_on_a_labelled_file_with_the_metrics_of_its_run(
+    fitted: Artifact, tmp_path: Path
+) -> None:
+    predictor = cloze.load_task(fitted.directory)
+    (trial,) = fitted.read_json("trials.json")["trials"]
+    rows = [{"text_a": text, "label": text[0]} for text in TEXTS]
+    found = predictor.evaluate(write_lines(tmp_path / "dev.jsonl", rows))
+    assert found == trial["dev"]
+    assert next(iter(found)) == trial["metric"]
+    # by hand: the label of every row is what the model says, but for one of the 32
+    said = [row["prediction"] for row in predictor.predict(TEXTS)]
+    said[0] = next(label for label in ("t", "a", "n", "b") if label != said[0])
+    own = [{"text_a": text, "label": label} for text, label in zip(TEXTS, said, strict=True)]
+    assert predictor.evaluate(write_lines(tmp_path / "own.jsonl", own))["accuracy"] == 31 / 32
+
+
+def test_a_file_without_labels_is_not_evaluated(fitted: Artifact, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "new.jsonl", [{"text_a": text} for text in TEXTS])
+    with pytest.raises(cloze.UsageError) as refused:
+        cloze.load_task(fitted.directory).evaluate(path)
+    assert str(refused.value) == (
+        f"{path}: no labels that can be scored, expected some as label; `file` predicts rows "
+        "without labels"
+    )
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_threads_share_a_model_and_a_predictor(
     folder: Path, fitted: Artifact, precision: Any

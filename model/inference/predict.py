@@ -24,6 +24,7 @@ from torch import nn
 from cloze.artifacts import filesystem
 from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.encoder.models import SentenceModel, TaskModel
 from cloze.model.encoder.precision import Precision, placed
@@ -31,7 +32,7 @@ from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.load import prepare
-from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile
+from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile, to_score
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.files.task_table import TaskTable, tabulated
@@ -142,6 +143,27 @@ class Predictor:
     def file(self, path: str | Path) -> Iterator[Row]:
         """Predictions for a task file, in its order."""
         return (answer for _, answer in self.answers(self.open(path)))
+
+    @checked
+    def evaluate(self, path: str | Path) -> dict[str, float]:
+        """The task's official metrics on a labelled file, as fractions, the headline first.
+
+        They are those that `cloze predict` and a run's report give for the file. What was read is
+        not kept, but for the labels. A file without labels is a `UsageError`.
+        """
+        file = self.open(path)
+        for remark in file.remarks:
+            say(remark)
+        if not file.is_scored:
+            wanted = wanted_columns(self.saved.task, SPLIT)
+            names = {*wanted.required, *wanted.optional}.intersection(ANSWERS)
+            columns = " or ".join(sorted(wanted.in_file(name) for name in names))
+            raise UsageError(
+                f"{path}: no labels that can be scored, expected some as {columns}; `file` "
+                "predicts rows without labels"
+            )
+        answers = [to_score(found) for row, found in self.answers(file) if file.has_label(row)]
+        return file.score(answers)
 
     @checked
     def table(self, table: TaskTable) -> Iterator[Row]:
