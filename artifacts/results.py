@@ -293,7 +293,7 @@ class Choice(Result):
 
 
 class Trial(Result):
-    """One fine-tuning run, without anything that depends on the clock."""
+    """One fine-tuning run, without anything that depends on the clock, unless that ended it."""
 
     task: str
     kind: str
@@ -319,6 +319,10 @@ class Trial(Result):
 
     steps: int
     """Optimizer steps."""
+
+    shortened: tuple[tuple[int, int], ...] = ()
+    """How `finetune.minutes` has shortened it, as in `pretrain.shortened`; this alone depends on
+    the clock."""
 
     epochs: tuple[EpochRecord, ...]
     chosen_epoch: int
@@ -360,6 +364,12 @@ class Trial(Result):
 
     predictions: dict[str, list[JsonValue]] = Field(default_factory=dict)
     """By split, one per example, in the order of the file."""
+
+    @property
+    def label(self) -> str:
+        """Its name among the trials of its run, as in `finetune.shortened`."""
+        point = f"-{self.point}" if self.point else ""
+        return f"{self.task}-{self.system}-{self.seed}{point}"
 
     @property
     def merit(self) -> float:

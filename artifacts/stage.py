@@ -1,7 +1,8 @@
 """The stage table: everything a stage is given, and the key under which its output is stored.
 
 In:  the result-defining configuration of a stage, and references to its finished inputs.
-Out: a key. Equal keys mean equal bytes, so an artifact is looked up by its key.
+Out: a key. Equal keys mean equal bytes, so an artifact is looked up by its key. The one exception
+     is in the key: `minutes`, a time limit, whose effect the artifact records.
 
 The same file defines the key, is the program's argument and the record in the manifest, and can be
 copied to repeat the stage by hand. `output` and `machine` change where and how it runs, never the

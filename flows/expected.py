@@ -123,10 +123,12 @@ def expected_times(
                 earlier += [
                     (run_name, stage, done_work.of(stage), made.seconds, made.load or 0.0)
                     for stage, made in record.stages.items()
-                    if made.seconds is not None
+                    # One whose time was limited has made fewer steps than its configuration says.
+                    if made.seconds is not None and not limit_of(stage, done_work.run)
                 ]
     found = []
     for stage in stages:
+        limit = limit_of(stage, run)
         start, wanted = START_SECONDS.get(stage, 2.0), work.of(stage)
         # The nearest amount of work, as a ratio, comes first.
         known = [
@@ -147,7 +149,15 @@ def expected_times(
         else:
             seconds, basis = seconds_by_rates(stage, work, machine, rate=rate)
             found.append(ExpectedTime(stage, start + seconds, basis))
+        if limit and found[-1].seconds > start + limit:
+            found[-1] = ExpectedTime(stage, start + limit, f"limited by {stage}.minutes")
     return found
+
+
+def limit_of(stage: str, run: RunConfig) -> float:
+    """The seconds that training may take in `stage`; 0 without a limit."""
+    minutes = {"pretrain": run.pretrain.minutes, "finetune": run.finetune.minutes}
+    return 60 * minutes.get(stage, 0.0)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ FP8_MULTIPLE = 16
 
 MOST_STEPS = 1_000_000_000
 MOST_EPOCHS = 100_000
-"""Sanity limits: 1,000 times the paper's steps, and more epochs than anyone would train."""
+MOST_MINUTES = 1_000_000.0
+"""Sanity limits: 1,000 times the paper's steps, more epochs than anyone would train, two years."""
 
 Family = Literal["bert", "modern"]
 """BERT's architecture (Devlin et al. 2019), or ModernBERT's (Warner et al. 2024)."""
@@ -343,6 +344,22 @@ class OptimizerConfig(Config):
     """Global gradient norm above which gradients are scaled down."""
 
 
+Shortened = tuple[tuple[int, int], ...]
+"""(steps made, new last step) of each time that the rest of a schedule was shortened."""
+
+
+def check_shortened(shortened: Shortened, steps: int | None = None) -> None:
+    """Refuse what no run of so many `steps` can have recorded; None: of any number."""
+    made, last = 1, steps
+    for after, end in shortened:
+        if not made <= after <= end or (last is not None and end >= last):
+            raise ValueError(
+                f"shortened: [{after}, {end}] is impossible here; expected [steps made, new last "
+                "step] in the order in which the manifest lists them, each ending sooner"
+            )
+        made, last = after, end
+
+
 class PhaseConfig(Config):
     """A phase of pre-training at one sequence length."""
 
@@ -412,6 +429,27 @@ class PretrainConfig(Config):
     init: str = ""
     """Encoder to start from: a run's name, an artifact's directory, or a folder in Hugging Face's
     layout; empty: random initialisation."""
+
+    minutes: float = Field(default=0.0, ge=0.0, le=MOST_MINUTES)
+    """Time for training and its evaluations, all attempts together; 0: as long as the steps take.
+    If in the last fifth of this time the steps left do not fit into it, the rest of the schedule is
+    shortened so that they do. The manifest records `shortened`, and the number of steps made."""
+
+    shortened: Shortened = ()
+    """[[after, end], …]: after so many steps, the rest of the schedule was shortened to end at step
+    `end`. Copied from the manifest of a run with `minutes`, it trains the same encoder again."""
+
+    @model_validator(mode="after")
+    def _time_limit_is_possible(self) -> "PretrainConfig":
+        check_shortened(self.shortened, self.steps)
+        if self.minutes and self.shortened:
+            raise ValueError("minutes and shortened exclude each other; leave out one of them")
+        if (self.minutes or self.shortened) and len(self.phases) > 1:
+            raise ValueError(
+                f"minutes and shortened: {len(self.phases)} phases, expected one, since the time "
+                "of each length differs; set one phase, or leave them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "PretrainConfig":
@@ -846,6 +884,13 @@ class FinetuneConfig(Config):
     """Moments, decay and clipping; learning rate and warm-up come from the task and
     `warmup_share`."""
 
+    minutes: float = Field(default=0.0, ge=0.0, le=MOST_MINUTES)
+    """Time for all trials and their evaluations; 0: as long as the epochs take. Trials share it; as
+    with `pretrain.minutes`, one whose steps do not fit is shortened, as its record says."""
+
+    shortened: dict[str, Shortened] = Field(default_factory=dict)
+    """As `pretrain.shortened`, by trial (`TASK-SYSTEM-SEED`)."""
+
     def choice_for(self, task: TaskConfig) -> ChoiceConfig | None:
         """How to choose the task's approach; None if it is trained as configured."""
         chosen = task.kind == "regression" or task.kind.endswith("classification")
@@ -896,6 +941,22 @@ class FinetuneConfig(Config):
                 "finetune.bilstm requires fine-tuning, but fine_tuning = false; for a frozen "
                 'encoder use [[finetune.features]] with head = "bilstm"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _time_limit_is_possible(self) -> "FinetuneConfig":
+        for shortened in self.shortened.values():
+            check_shortened(shortened)
+        chains = any(task.after for task in self.tasks)
+        if (self.minutes or self.shortened) and (
+            any((self.grid, self.choose, self.restarts)) or chains
+        ):
+            raise ValueError(
+                "finetune.minutes and finetune.shortened are for trials of a known number that "
+                "are independent of each other: leave out grid, choose, restarts and after, or them"
+            )
+        if self.minutes and self.shortened:
+            raise ValueError("minutes and shortened exclude each other; leave out one of them")
         return self
 
     @model_validator(mode="after")
@@ -998,9 +1059,10 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 11
-    """11: saved tasks have the settings of reranking; 10: with `select = "best"`, the weights are
-    those of the selected epoch; a text that is query and passage has a vector as each."""
+    format_version: ClassVar[int] = 12
+    """12: a trial's record says how a time limit has shortened it; 11: saved tasks have the
+    settings of reranking; 10: with `select = "best"`, the weights are those of the selected epoch;
+    a text that is query and passage has a vector as each."""
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""

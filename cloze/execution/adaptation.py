@@ -25,6 +25,7 @@ from cloze.artifacts.config import override, parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.progress import clock, say
+from cloze.artifacts.results import Trials
 from cloze.artifacts.store import Artifact
 from cloze.execution.kept_encoder import keep_if_better, questions_that_decide, verdict_line
 from cloze.execution.preflight import checked_plan
@@ -36,7 +37,13 @@ from cloze.flows.locks import locked
 from cloze.flows.report.collect import recorded_seconds
 from cloze.flows.report.units import plural
 from cloze.flows.variants import Settings, changed
-from cloze.flows.workspace import RunRecord, read_record, run_artifact, writable_workspace
+from cloze.flows.workspace import (
+    RunRecord,
+    Workspace,
+    read_record,
+    run_artifact,
+    writable_workspace,
+)
 from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import GeneralText, Length, Name, comment, continuation, run_name
 from cloze.init.corpus_files import left_out
@@ -62,8 +69,9 @@ class Continued(GeneralText):
 
     minutes: float = MINUTES
     """Training time. A few steps are made first and timed, with whatever else this machine does at
-    the moment; as many as fit into the rest are written down, so that repeating the command trains
-    the same encoder."""
+    the moment, and as many as fit into the rest are planned. If the machine becomes slower, the
+    rest of the schedule is shortened, and the run records how, to train the same encoder again.
+    Preparation, and evaluation before and after, take their own time."""
 
     steps: int = 0
     """Training steps, instead of minutes."""
@@ -144,9 +152,8 @@ def adapt(
         )
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
-    trained = record.stages.get("pretrain") or record.stages.get("finetune")
-    if trained and trained.state == "made" and trained.seconds is not None and not how.steps:
-        say(f"trained for {clock(trained.seconds)}; asked for: {clock(60 * how.minutes)}")
+    if not how.steps:
+        say_time_used(record, target.space(), minutes=how.minutes)
     if "pairs" not in record.stages or "finetune" not in record.stages:
         return answer
     kept = keep_if_better(record, target.space(), folder=folder, questions=asked)
@@ -195,6 +202,34 @@ def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: C
 def _seconds_of_training(trial: Artifact) -> float:
     """Without the start of programs, which takes longer than a few steps, and varies by more."""
     return trial.manifest.execution.get("training_seconds") or sum(recorded_seconds(trial).values())
+
+
+def say_time_used(record: RunRecord, space: Workspace, *, minutes: float) -> None:
+    """Say how long training took, and what the clock has changed."""
+    stage = "pretrain" if "pretrain" in record.stages else "finetune"
+    trained = record.stages.get(stage)
+    if trained and trained.state == "made" and trained.seconds is not None:
+        say(f"trained for {clock(trained.seconds)}; asked for: {clock(60 * minutes)}")
+    artifact = run_artifact(space, record.name, stage=stage)
+    if stage == "pretrain":
+        found = artifact.manifest.statistics
+        made = (
+            {f"{stage}.shortened": (found["steps"], found["shortened"])}
+            if ("shortened" in found)
+            else {}
+        )
+    else:
+        trials = Trials.model_validate(artifact.read_json("trials.json")).trials
+        made = {
+            f'{stage}.shortened."{one.label}"': (one.steps, [list(cut) for cut in one.shortened])
+            for one in trials
+            if one.shortened
+        }
+    for place, (steps, shortened) in made.items():
+        say(
+            f"the time allowed {plural(steps, 'update')}, fewer than planned; the same encoder "
+            f"again, without a clock: minutes = 0 and {place} = {shortened}"
+        )
 
 
 def prospects(run: RunConfig) -> str:

@@ -113,7 +113,8 @@ class Length:
     """Steps, instead of minutes; of pairs, batches."""
 
     timed: Timed | None = None
-    """A few of these steps, made just now to convert minutes into steps."""
+    """A few of these steps, made just now to convert minutes into steps. The clock then keeps the
+    time while training, too."""
 
 
 TEN_MINUTES = Length()
@@ -290,11 +291,15 @@ def continuation(
             "--general and --replay are for encoders that predict masked tokens"
         )
 
-    def trained_on(units: int) -> str:
+    def trained_on(units: int, *, minutes: float = 0.0) -> str:
         if on_pairs:
-            settings = model.pair_settings(sources_table(found, "pairs"), pairs=units)
+            settings = model.pair_settings(
+                sources_table(found, "pairs"), pairs=units, minutes=minutes
+            )
             return f"{_headline(found, name)}\n{settings}"
-        return configuration(found, name, model.settings(steps=units), beside=beside)
+        return configuration(
+            found, name, model.settings(steps=units, minutes=minutes), beside=beside
+        )
 
     # Training on pairs is configured by their number, of which each step takes a batch.
     stage, per_step = ("finetune", PAIR_BATCH) if on_pairs else ("pretrain", 1)
@@ -306,8 +311,12 @@ def continuation(
     space = place.space()
     seconds = training_seconds(run, place.machine(), stage, space=space, timed=length.timed) / units
     seconds = max(seconds, FASTEST_STEP / per_step)
-    within = int(float(f"{60 * length.minutes / seconds:.2g}"))  # two significant digits
-    return trained_on(max(per_step, FEWEST_UNITS, within))
+    within = int(60 * length.minutes / seconds)
+    if not length.timed:
+        within = int(float(f"{within:.2g}"))  # an estimate: two significant digits
+        return trained_on(max(per_step, FEWEST_UNITS, within))
+    limit = float(f"{length.minutes:.3g}")
+    return trained_on(max(per_step, FEWEST_UNITS, within), minutes=limit)
 
 
 def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:

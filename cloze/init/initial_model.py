@@ -60,7 +60,7 @@ masks = "dynamic"
 next_sentence_loss = false
 evaluate_every = {evaluate_every}
 evaluation_examples = 256
-
+{limit}
 [pretrain.optimizer]
 learning_rate = {rate:g}  # {why_rate}
 warmup_steps = {warmup_steps}
@@ -80,7 +80,7 @@ train_pairs = {pairs}
 {sources}
 [finetune]
 {encoder}seeds = [0, 1, 2]  # fewer allow no verdict
-
+{limit}
 [[finetune.tasks]]
 name = "retrieval"
 kind = "retrieval"
@@ -133,8 +133,11 @@ class InitialModel:
         """Whether it is a sentence encoder."""
         return self.files.modules is not None
 
-    def pair_settings(self, sources: str, *, pairs: int) -> str:
-        """The tables that train a sentence encoder further on pairs from `sources`."""
+    def pair_settings(self, sources: str, *, pairs: int, minutes: float = 0.0) -> str:
+        """The tables that train a sentence encoder further on pairs from `sources`.
+
+        `minutes`: the time to keep, however slow the machine becomes; 0: none.
+        """
         modules = self.files.modules
         positions = self.files.config.max_position_embeddings
         return PAIRS.format(
@@ -143,10 +146,11 @@ class InitialModel:
             encoder=tomli_w.dumps({"encoder": self.written}),
             length=min(LONGEST, modules.max_seq_length if modules else positions),
             batch_size=PAIR_BATCH,
+            limit=limit_line(minutes),
         )
 
-    def settings(self, *, steps: int) -> str:
-        """The tables that continue MLM training."""
+    def settings(self, *, steps: int, minutes: float = 0.0) -> str:
+        """The tables that continue MLM training; `minutes` as in `pair_settings`."""
         tokenizer, manifest = self.files.tokenizer, self.files.manifest
         recipe = manifest.config.get("pretrain") if manifest else None  # only in encoders of ours
         rate = OWN_SHARE * float(recipe["optimizer"]["learning_rate"]) if recipe else 0.0
@@ -166,6 +170,7 @@ class InitialModel:
             rate=rate or PEAK_RATE,
             why_rate="half of the encoder's own peak" if rate else "the paper's peak",
             warmup_steps=max(1, round(WARMUP_SHARE * steps)),
+            limit=limit_line(minutes),
         )
 
     def facts(self) -> Iterator[str]:
@@ -192,6 +197,12 @@ class InitialModel:
                 "warning: if it was trained for sentence vectors, this training degrades them; "
                 f"compare `cloze search` with {self.name} before replacing it"
             )
+
+
+def limit_line(minutes: float) -> str:
+    """The setting that keeps the time, if there is one to keep."""
+    why = "if the machine becomes slower, fewer steps are made"
+    return f"minutes = {minutes:g}  # {why}\n" if minutes else ""
 
 
 def shape_table(config: EncoderConfig) -> dict[str, object]:

@@ -324,7 +324,7 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
         known = {"step": step, "max_seq_length": length, **clock(step), **fields}
         points.append(TrainingPoint.model_validate(known))
     return Pretraining(
-        steps=recipe["steps"],
+        steps=manifest.statistics.get("steps", recipe["steps"]),  # fewer if time was limited
         batch_size=recipe["batch_size"],
         tokens=round(last["tokens"]) if last else None,
         seconds=last.get("seconds"),

@@ -164,6 +164,7 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
             encoders=encoders,
             tasks={record.name: record for _, record in loaded},
             advance=worker.advance,
+            trials=sum(len(group.plans) for group in (groups if shared else groups[number::size])),
             world=world if shared else world.alone(),
             token_budget=machine.token_budget or DEFAULT_TOKEN_BUDGET,
             writes=world.is_first or not shared,

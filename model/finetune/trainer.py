@@ -26,12 +26,13 @@ from torch import Tensor
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.results import EpochRecord
 from cloze.artifacts.rng import address, permutation
-from cloze.model.config import FinetuneConfig, TaskConfig
+from cloze.model.config import FinetuneConfig, Shortened, TaskConfig
 from cloze.model.finetune.approaches import Approach, split_logits
 from cloze.model.tasks.base import Logits, Prediction, Problem
 from cloze.model.tasks.features import Places, cut_by_budget
 from cloze.model.training.distributed import World
 from cloze.model.training.engine import Replicated, StepOutcome
+from cloze.model.training.health import Deadline, shortening
 from cloze.model.training.optimizer import Schedule
 from cloze.model.training.start import give_back_memory
 
@@ -59,6 +60,12 @@ class Recipe:
     token_budget: int = 16384
     """Tokens per micro-batch."""
 
+    shortened: Shortened = ()
+    """How an earlier trial was shortened by its time limit, to be repeated."""
+
+    deadline: Deadline | None = None
+    """The time limit, counting from now."""
+
     def seed_for(self, purpose: str, number: int = 0) -> int:
         """A 62-bit seed for one purpose."""
         return address(self.seed, self.attempt, self.task.name, purpose, number) >> (64 - SEED_BITS)
@@ -67,7 +74,8 @@ class Recipe:
         """The optimizer with this task's learning rate and warm-up."""
         warmup_steps = round(steps * self.config.warmup_share)
         own = {"learning_rate": self.task.learning_rate, "warmup_steps": warmup_steps}
-        return Schedule(self.config.optimizer.model_copy(update=own), steps)
+        optimizer = self.config.optimizer.model_copy(update=own)
+        return Schedule(optimizer, steps, shortened=self.shortened)
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,7 @@ class TrialResult:
     epochs: tuple[EpochRecord, ...] = ()
     steps: int = 0
     seconds: float = 0.0
+    shortened: Shortened = ()
 
 
 def decoded(problem: Problem, logits: Mapping[str, Logits], *, epoch: int = 0) -> TrialResult:
@@ -127,9 +136,11 @@ class Trainer:
             skips_nonfinite=False,
         )
         self._unit_tokens = problem.unit_tokens("train")
+        self.step = 0
+        """Steps made."""
 
     def run(self, advance: Advance) -> TrialResult:
-        """Train all epochs; `advance` is called after every step.
+        """Train all epochs, or until the time is over; `advance` is called after every step.
 
         Leaves the module with the weights of the selected epoch.
         """
@@ -146,7 +157,8 @@ class Trainer:
 
         for epoch in range(1, epochs + 1):
             loss = self.train_epoch(epoch, advance)
-            if epoch * evaluations // epochs == (epoch - 1) * evaluations // epochs:
+            last = self.step == self.engine.schedule.end
+            if not last and epoch * evaluations // epochs == (epoch - 1) * evaluations // epochs:
                 continue  # evaluations are spread evenly; the last epoch always has one
             logits = logits_of({"dev"} & self.problem.sequences.keys())
             give_back_memory()  # evaluation uses larger batches, of other sizes
@@ -154,7 +166,7 @@ class Trainer:
             record = EpochRecord(epoch=epoch, train_loss=loss, dev=dev)
             history.append(record)
             if self.recipe.config.select == "last" or not record.dev:
-                better = epoch == epochs
+                better = last
             else:
                 # The first of equals is kept.
                 better = chosen is None or record.dev[headline] > chosen.scores["dev"][headline]
@@ -163,22 +175,31 @@ class Trainer:
                 logits |= logits_of(others)
                 chosen = decoded(self.problem, logits, epoch=epoch)
                 # What is saved must be what was scored; the last epoch's weights are there anyway.
-                if epoch < epochs:
+                if not last:
                     kept = {name: value.clone() for name, value in module.state_dict().items()}
+            if last:
+                advance(self.steps - self.step)
+                break
         if chosen is None:
             raise AssertionError("the last epoch is always evaluated")
-        if kept is not None and chosen.chosen_epoch < epochs:
+        if kept is not None and chosen.chosen_epoch < epoch:
             module.load_state_dict(kept)
         seconds = time.monotonic() - started
-        return replace(chosen, epochs=tuple(history), steps=self.steps, seconds=seconds)
+        return replace(
+            chosen,
+            epochs=tuple(history),
+            steps=self.step,
+            seconds=seconds,
+            shortened=self.engine.schedule.shortened,
+        )
 
     def missed_decay(self, result: TrialResult) -> float:
         """The factor by which weight decay scales what has no gradient up to the selected epoch."""
-        steps = result.chosen_epoch * self.steps_per_epoch
+        steps = min(result.chosen_epoch * self.steps_per_epoch, self.engine.schedule.end)
         return self.engine.schedule.missed_decay(steps)
 
     def train_epoch(self, epoch: int, advance: Advance) -> float:
-        """Train one epoch; return its mean loss."""
+        """Train one epoch, or as much of it as the schedule has; return its mean loss."""
         order = permutation(self.recipe.seed_for("order", epoch), self.units)
         self.approach.module.train()
         outcomes: list[Tensor] = []
@@ -191,6 +212,12 @@ class Trainer:
             outcomes.append(torch.cat([outcome.sums, outcome.gradient_norm[None]]))
             terms += count
             advance(1)
+            self.step = number + 1
+            if self.recipe.deadline:
+                schedule, deadline = self.engine.schedule, self.recipe.deadline
+                self.engine.schedule = shortening(schedule, self.step, deadline, self.world)
+            if self.step == self.engine.schedule.end:
+                break
         loss, norm = torch.stack(outcomes).sum(0).tolist()
         if not math.isfinite(loss + norm):
             task = self.recipe.task

@@ -5,6 +5,7 @@ Out: `TrialGroup`s, each run by one process: a single trial, or a grid and the s
      it; one record per trial in the unfinished artifact, and the weights of the best ones.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +29,7 @@ from cloze.model.config import (
     FeatureConfig,
     FinetuneConfig,
     GridConfig,
+    Shortened,
     TaskConfig,
 )
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
@@ -47,6 +49,7 @@ from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.features import Places
 from cloze.model.training.distributed import World
+from cloze.model.training.health import Deadline
 from cloze.model.uncertainty.held_out import held_out
 from cloze.model.uncertainty.held_out_figures import label_errors, uncertainty
 
@@ -70,6 +73,9 @@ class TrialPlan:
     chosen: Chosen | None = None
     """The approach, if it was chosen; None: fine-tuning, or that of `feature`."""
 
+    shortened: Shortened | None = None
+    """How its time limit has shortened it, if it is repeated."""
+
     after: "TrialPlan | None" = None
     """The trial whose encoder this one starts from; None: the encoder given to the stage."""
 
@@ -81,10 +87,15 @@ class TrialPlan:
         return f"{self.initialisation}-{self.feature.layers}-{self.feature.head}"
 
     @property
+    def label(self) -> str:
+        """As `Trial.label`."""
+        point = f"-{self.point}" if self.point else ""
+        return f"{self.task.name}-{self.system}-{self.seed}{point}"
+
+    @property
     def name(self) -> str:
         """File name of its record."""
-        point = f"-{self.point}" if self.point else ""
-        return f"trials/{self.task.name}-{self.system}-{self.seed}{point}.json"
+        return f"trials/{self.label}.json"
 
     @property
     def logits(self) -> str:
@@ -221,11 +232,18 @@ class TrialRunner:
     token_budget: int
     """Tokens per micro-batch."""
 
+    trials: int = 1
+    """The trials of this process, which share the time in `finetune.minutes`."""
+
     writes: bool = True
     """False for ranks that only share the batches of the first rank's trials."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall-clock time of each trial that this process has run, by file name."""
+
+    _began: float = field(default_factory=time.monotonic)
+    _run: int = 0
+    """Trials that are done, by this or an earlier attempt."""
 
     _best: dict[str, tuple[Trial, Weights]] = field(default_factory=dict)
     """By task: the best trial of this process so far, and its weights."""
@@ -281,8 +299,12 @@ class TrialRunner:
         """The trial's record, from an earlier attempt if one has finished it."""
         if finished_file(self.output, plan.name) is not None:
             self.advance(plan.steps, f"{plan.name} already finished")
+            # An earlier attempt has used its share of the time.
+            self._began -= 60 * self.config.minutes / self.trials
+            self._run += 1
             return self.finished(plan)[0]
         trial, weights, result = self.train(plan, lambda steps: self.advance(steps, plan.title))
+        self._run += 1
         if self.writes:
             if self.config.ensemble and plan.can_be_saved:
                 tensors = {split: torch.from_numpy(v) for split, v in result.logits.items()}
@@ -376,6 +398,8 @@ class TrialRunner:
             names = {name: name for name in get_args(ApproachName)}
             again = replace(plan, chosen=Chosen(names[trial.choice.chosen], trial.choice))
             return self.train(again, lambda steps: None)[1]
+        if self.config.minutes:
+            return self.train(replace(plan, shortened=trial.shortened), lambda steps: None)[1]
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
         task = plan.task.model_copy(update=chosen)  # possibly from the grid
         # The record has steps instead of epochs; steps of one epoch at this batch size divide them.
@@ -394,12 +418,17 @@ class TrialRunner:
         task = plan.task
         if plan.chosen and self.config.choose:
             task = more_passes(task, plan.problem.units("train"), self.config.choose)
+        shortened = plan.shortened
+        if shortened is None:
+            shortened = self.config.shortened.get(plan.label, ())
         recipe = Recipe(
             config=self.config,
             task=task,
             seed=plan.seed,
             attempt=attempt,
             token_budget=self.token_budget,
+            shortened=shortened,
+            deadline=self._deadline(plan),
         )
         problem, world = plan.problem, self.world
         if approach and (approach != "fine_tuning" or initial.modules):
@@ -433,6 +462,17 @@ class TrialRunner:
         )
         tuned = FineTuning(problem, model.to(world.device), precision=self.config.precision)
         return Trainer(problem, tuned, recipe, world)
+
+    def _deadline(self, plan: TrialPlan) -> Deadline | None:
+        """The share of the plan in the time left, from now on; None without a limit."""
+        if not self.config.minutes or plan.shortened is not None:
+            return None
+        left = 60 * self.config.minutes - (time.monotonic() - self._began)
+        problem = plan.problem
+        evaluated = sum(problem.units(split) for split in problem.sequences if split != "train")
+        # A forward pass takes a third of a step.
+        evaluation = evaluated / plan.task.batch_size / 3
+        return Deadline(max(left, 0.0) / max(self.trials - self._run, 1), evaluation)
 
     def _on_vectors(
         self, problem: Problem, initial: EncoderFiles, recipe: Recipe, approach: ApproachName
@@ -550,6 +590,7 @@ def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Tria
         batch_size=task.batch_size,
         learning_rate=task.learning_rate,
         steps=result.steps,
+        shortened=result.shortened,
         epochs=result.epochs,
         chosen_epoch=result.chosen_epoch,
         dev=scores.pop("dev", {}),

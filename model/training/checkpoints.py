@@ -38,6 +38,7 @@ from cloze.artifacts.digests import digest_of_file
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.filesystem import flush
 from cloze.artifacts.progress import say
+from cloze.model.config import Shortened
 from cloze.model.training.distributed import World
 from cloze.model.training.telemetry import CurveState
 
@@ -99,6 +100,11 @@ class RunState(Identity):
 
     heldout: dict[str, float] | None
     curve: CurveState
+    elapsed: float
+    """Seconds that count against `pretrain.minutes`."""
+
+    shortened: Shortened
+    """How the schedule has been shortened so far."""
 
 
 @dataclass(frozen=True)

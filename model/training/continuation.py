@@ -43,6 +43,7 @@ MOMENTS = ("exp_avg.safetensors", "exp_avg_sq.safetensors")
 MAY_DIFFER = {
     *("pretrain.steps", "pretrain.optimizer.learning_rate", "pretrain.optimizer.warmup_steps"),
     *("pretrain.evaluate_every", "pretrain.evaluation_examples", "pretrain.init"),
+    *("pretrain.minutes", "pretrain.shortened"),
 }
 """Settings that may change; an initial encoder no longer matters."""
 
@@ -151,11 +152,14 @@ def finished_state(table: StageTable, metrics: Path, *, world: World) -> SavedRu
         metrics.parent.mkdir(parents=True, exist_ok=True)
         metrics.write_bytes(finished.read_bytes(metrics.name))
         say(f"continuing after step {state['step']}, the end of {finished.directory}")
+    # Its time limit is not this run's.
+    state = {**state, "elapsed": 0.0, "shortened": ()}
     return SavedRun(state, partial(finished_parameters, finished))
 
 
 def _steps(manifest: Manifest) -> int:
-    return int(manifest.config["pretrain"]["steps"])
+    # Fewer than configured if its time was limited.
+    return int(manifest.statistics.get("steps", manifest.config["pretrain"]["steps"]))
 
 
 def _optimizer(config: JsonObject) -> OptimizerConfig:

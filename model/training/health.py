@@ -1,7 +1,8 @@
-"""Health of a run: warnings, a watchdog for hanging ranks, graceful stopping.
+"""Health of a run: warnings, a watchdog for hanging ranks, time limits, graceful stopping.
 
-In:  the record of every step; every site that the loop reaches; signals.
-Out: warnings; exit code 70 from a rank without progress; `Stop.wanted`.
+In:  the record of every step; every site that the loop reaches; the clock; signals.
+Out: warnings; exit code 70 from a rank without progress; the last step that fits into the time;
+     `Stop.wanted`.
 
 A hanging rank blocks all others in their next collective operation until their own watchdogs end
 them. The launcher then sees the whole run end, and the supervisor can restart it.
@@ -14,15 +15,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
 import numpy as np
 
-from cloze.artifacts.progress import say
+from cloze.artifacts.progress import clock, say
 from cloze.model.training.checkpoints import FaultHook, no_fault
+from cloze.model.training.distributed import World
+from cloze.model.training.optimizer import Schedule
 from cloze.model.training.telemetry import StepRecord
 
 SILENCE = 500
@@ -142,6 +145,77 @@ class Watchdog:
                 faulthandler.dump_traceback(file=sys.__stderr__ or 2)
                 # leaves no chance to clean up, which could hang as well
                 os._exit(HANG_EXIT_CODE)
+
+
+DECIDING_SHARE = 0.8
+"""Share of the time after which a schedule may be shortened: what was slow may have become fast
+again until then, and a fifth of the steps suffice for a decay (Hägele et al. 2024, 4.2)."""
+
+PACE_SHARE = 0.1
+"""Share of the time whose steps tell how long further ones take."""
+
+LATE_SHARE = 0.05
+"""Share of the steps left by which they may exceed what fits, since no pace is constant."""
+
+
+@dataclass
+class Deadline:
+    """A time limit: how many of the steps left fit into the time left, by the recent pace."""
+
+    seconds: float
+    closing_steps: float = 0.0
+    """The work after the last step, such as an evaluation, in steps."""
+
+    spent: float = 0.0
+    """Seconds of earlier attempts."""
+
+    now: Callable[[], float] = time.monotonic
+    """The clock, in seconds."""
+
+    _began: float = field(init=False)
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    """Seconds and steps made, the latest last."""
+
+    def __post_init__(self) -> None:
+        self._began = self.now()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning, in all attempts."""
+        return self.spent + self.now() - self._began
+
+    def end(self, step: int, end: int) -> int:
+        """The step to end at, now that `step` steps are made: `end`, or sooner if they do not fit.
+
+        Call it after every step. At least one step is made.
+        """
+        now = self.elapsed
+        self._recent.append((now, step))
+        while len(self._recent) > 2 and now - self._recent[1][0] > PACE_SHARE * self.seconds:
+            self._recent.popleft()
+        if now < DECIDING_SHARE * self.seconds:
+            return end
+        since, first = self._recent[0]
+        # After a single step, from the beginning of this attempt.
+        each = (now - since) / (step - first) if step > first else now - self.spent
+        fitting = max(0, int((self.seconds - now) / max(each, 1e-9) - self.closing_steps))
+        return end if end - step <= fitting * (1 + LATE_SHARE) else step + fitting
+
+
+def shortening(schedule: Schedule, made: int, deadline: Deadline, world: World) -> Schedule:
+    """The schedule, shortened if the time does not suffice; by the first rank's clock.
+
+    `made`: the steps made so far. Collective, so all ranks must call it.
+    """
+    end = world.broadcast(deadline.end(made, schedule.end))
+    if end == schedule.end:
+        return schedule
+    if world.is_first:
+        say(
+            f"{clock(deadline.elapsed)} of {clock(deadline.seconds)} are over after {made:,} of "
+            f"{schedule.end:,} steps: the rest of the schedule is shortened, to end at step {end:,}"
+        )
+    return schedule.ending_at(end, after=made)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from cloze.model.training.continuation import Continuation
 from cloze.model.training.cuda_graphs import StepGraphs
 from cloze.model.training.distributed import World
 from cloze.model.training.engine import Engine
-from cloze.model.training.health import Alarms, Stop, Watchdog
+from cloze.model.training.health import Alarms, Deadline, Stop, Watchdog, shortening
 from cloze.model.training.telemetry import Curve, StepRecord, Telemetry
 
 
@@ -74,6 +74,9 @@ class Trainer:
     heldout: dict[str, float] | None = None
     """The latest `mean_scores` of the held-out examples."""
 
+    deadline: Deadline | None = None
+    """Set if the time is limited."""
+
     graphs: StepGraphs | None = None
     """Passes captured as CUDA graphs; None: kernels are launched individually."""
 
@@ -84,17 +87,22 @@ class Trainer:
         self.telemetry.spent = state["seconds"]
         self.curve = Curve(self.stage.pretrain.steps, **state["curve"])
         self.heldout = state["heldout"]
+        if self.deadline:
+            self.deadline.spent = state["elapsed"]
+            made = tuple((after, end) for after, end in state["shortened"])
+            self.engine.schedule = replace(self.engine.schedule, shortened=made)
 
     def train(self) -> None:
         """Train until all steps are done or a rank is asked to stop."""
-        steps, every = self.stage.pretrain.steps, self.stage.pretrain.evaluate_every
+        every, end = self.stage.pretrain.evaluate_every, self.engine.schedule.end
+        self.curve.end = self.telemetry.steps = end
         make = on_device(self.source, self.world.device)
         before = time.monotonic()
-        with closing(self.checkpoints), closing(prefetch(make, self.step, steps)) as batches:
+        with closing(self.checkpoints), closing(prefetch(make, self.step, end)) as batches:
             for batch in batches:
                 waited = time.monotonic() - before
                 stopping = self.train_step(batch, started=before, waited=waited)
-                last = self.step == steps
+                last = self.step == self.engine.schedule.end
                 # Evaluated before it is saved: a checkpoint records its own held-out loss.
                 evaluating = last or self.step % every == 0
                 if evaluating:
@@ -108,6 +116,8 @@ class Trainer:
                     # no rank leaves before the first one has written
                     self.world.barrier()
                     raise Terminated
+                if last:
+                    break
                 before = time.monotonic()
 
     def train_step(self, batch: StepBatch, *, started: float, waited: float) -> bool:
@@ -125,6 +135,10 @@ class Trainer:
         self.watchdog.reached("after_step", batch.step)
         *totals, stopping = outcome.sums.tolist()
         self.step = batch.step + 1
+        if self.deadline:
+            schedule = shortening(self.engine.schedule, self.step, self.deadline, self.world)
+            self.engine.schedule = schedule
+            self.curve.end = self.telemetry.steps = schedule.end
         if outcome.applied:
             self.skipped_in_row = 0
             scores = mean_scores(totals, masked=batch.masked, labelled=batch.labelled)
@@ -212,6 +226,8 @@ class Trainer:
             "heldout_loss": self.heldout["masked_lm_loss"] if self.heldout and evaluated else None,
             "heldout": self.heldout,
             "curve": self.curve.state(),
+            "elapsed": self.deadline.elapsed if self.deadline else 0.0,
+            "shortened": self.engine.schedule.shortened,
         }
         self.checkpoints.save(self.engine.state(), state, writes=self.world.is_first)
 

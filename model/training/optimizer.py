@@ -11,14 +11,14 @@ always corrects. Scaling its inputs cancels the correction: with c1 = 1 - β1^t 
 import inspect
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from cloze.model.config import OptimizerConfig
+from cloze.model.config import OptimizerConfig, Shortened
 from cloze.model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
 from cloze.model.encoder.operations.products import TILE, product
 from cloze.model.encoder.precision import Kept, Rounded
@@ -56,6 +56,9 @@ class Schedule:
     schedule. `wsd` is constant, then peak × (1 - √t) with t from 0 to 1 in the last `decay_share`
     of the steps (Hägele et al. 2024, equation 1); `constant` stays constant.
 
+    A schedule that is shortened on the way keeps its form: what is left of it is passed through in
+    fewer steps, so that a decay still ends at 0.
+
     A run that continues a finished one, whose rate has decayed to 0, warms up again to the schedule
     of the longer run: a jump would destroy part of what was learnt (Gupta et al. 2023, "Continual
     pre-training of large language models: how to (re)warm").
@@ -68,9 +71,33 @@ class Schedule:
     steps_before: int = 0
     """Steps of the finished run that this one continues."""
 
-    def __call__(self, step: int) -> float:
-        """The learning rate of `step`, counted from 0."""
-        optimizer = self.optimizer
+    shortened: Shortened = ()
+    """How a time limit has shortened it (`pretrain.shortened`)."""
+
+    @property
+    def end(self) -> int:
+        """The number of steps after which the run ends."""
+        return self.shortened[-1][1] if self.shortened else self.steps
+
+    def ending_at(self, end: int, *, after: int) -> "Schedule":
+        """The same up to `after` steps; the rest is passed through faster, to end at `end`."""
+        return replace(self, shortened=(*self.shortened, (after, end)))
+
+    def _place(self, step: int) -> float:
+        """The step of the schedule as planned whose rate `step` has."""
+        if not self.shortened:
+            return step
+        begin, end, place = 0, self.steps, 0.0
+        for after, sooner in self.shortened:
+            if after > step:
+                break
+            place += (after - begin) * (self.steps - place) / (end - begin)
+            begin, end = after, sooner
+        return place + (step - begin) * (self.steps - place) / max(end - begin, 1)
+
+    def __call__(self, number: int) -> float:
+        """The learning rate of step `number`, counted from 0."""
+        optimizer, step = self.optimizer, self._place(number)
         # the share of the peak rate that is left at this step
         left = max(0.0, 1.0 - step / self.steps)
         if optimizer.schedule == "constant":

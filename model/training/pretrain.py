@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import torch
+from pydantic import JsonValue
 from safetensors.torch import save
 from torch import Tensor
 
@@ -60,7 +61,7 @@ from cloze.model.training.continuation import (
 from cloze.model.training.cuda_graphs import StepGraphs, require_graphs
 from cloze.model.training.distributed import World, join_world
 from cloze.model.training.engine import Engine, Replicated
-from cloze.model.training.health import Alarms, Stop, Watchdog
+from cloze.model.training.health import Alarms, Deadline, Stop, Watchdog
 from cloze.model.training.loop import Trainer
 from cloze.model.training.optimizer import Schedule
 from cloze.model.training.sharded import Sharded
@@ -104,6 +105,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
         require_fp8(world.device)
     if machine.cuda_graphs:
         require_graphs(stage, machine, world)
+    deadline = deadline_of(stage)
     with patient_threads(threads), Watchdog(world.rank, timeout, fault) as watchdog:
         examples = open_artifact(table.input_path("examples"))
         tokenizer = suited_tokenizer(examples, stage)
@@ -148,6 +150,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
                 stop=stop,
                 curve=Curve(stage.pretrain.steps),
                 continuation=continuation,
+                deadline=deadline,
             )
             if resumed is not None:
                 trainer.restore(resumed.state)
@@ -166,6 +169,14 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
     if not world.is_first:
         sys.exit(0)  # the first rank reports for all
     return open_artifact(table.output)
+
+
+def deadline_of(stage: PretrainStage) -> Deadline | None:
+    """The time limit, from now on; None without one."""
+    recipe = stage.pretrain
+    # A forward pass takes a third of a step.
+    evaluation = recipe.evaluation_examples / recipe.batch_size / 3
+    return Deadline(60 * recipe.minutes, evaluation) if recipe.minutes else None
 
 
 def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
@@ -317,7 +328,12 @@ def start_engine(
     model.to(world.device)
     precision = stage.pretrain.precision
     rise_at = continuation.rise_at if continuation else 0
-    schedule = Schedule(stage.pretrain.optimizer, stage.pretrain.steps, steps_before=rise_at)
+    schedule = Schedule(
+        stage.pretrain.optimizer,
+        stage.pretrain.steps,
+        steps_before=rise_at,
+        shortened=stage.pretrain.shortened,
+    )
     engine: Engine
     if machine.zero_stage:
         engine = Sharded(
@@ -375,6 +391,7 @@ def commit_encoder(
         *(put_bytes(output, file, name=name) for name, file in tokenizer.files().items()),
         put_bytes(output, trainer.curve.json_lines(), name="curve.jsonl"),
     ]
+    shortened: list[JsonValue] = [list(cut) for cut in trainer.engine.schedule.shortened]
     records = [put_bytes(output, metrics, name="metrics.jsonl")]
     if trainer.machine.keep_optimizer:
         records += keep_final_state(trainer.checkpoints.folder(trainer.step), output)
@@ -387,6 +404,7 @@ def commit_encoder(
             "parameters": sum(tensor.numel() for tensor in masters.values()),
             "updates": trainer.engine.updates,
             "heldout": trainer.heldout,
+            **({"steps": trainer.step, "shortened": shortened} if shortened else {}),
             **({"continued": continued.statistics} if (continued := trainer.continuation) else {}),
         },
         records=records,

@@ -107,6 +107,8 @@ class Curve:
     """Of the steps after the last point."""
 
     count: int = 0
+    end: int = 0
+    """The last step, if it is sooner than planned."""
 
     def add(self, record: StepRecord) -> None:
         """Add one step."""
@@ -115,7 +117,7 @@ class Curve:
         self.count += 1
         # The interval depends only on the number of steps, so a resumed run has the same points.
         stride = -(-self.steps // CURVE_POINTS)
-        if record.step % stride == 0 or record.step == self.steps:
+        if record.step % stride == 0 or record.step in (self.steps, self.end):
             means = [total / self.count for total in self.sums]
             self.points.append(
                 {"step": record.step, **dict(zip(CURVE_COLUMNS, means, strict=True))}

@@ -39,3 +39,23 @@ def test_a_value_that_no_machine_holds_is_one_line_with_its_field(
         parse(config, table, source="run.toml")
     assert field in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "table", "message"),
+    [
+        (PretrainConfig, {"minutes": 5}, "2 phases, expected one"),
+        (PretrainConfig, {"steps": 9, "shortened": [[4, 9]]}, "shortened: [4, 9] is impossible"),
+        (PretrainConfig, {"steps": 9, "shortened": [[4, 6], [3, 5]]}, "[3, 5] is impossible"),
+        (PretrainConfig, {"steps": 9, "shortened": [[0, 0]]}, "[0, 0] is impossible"),
+        (FinetuneConfig, {"minutes": 5, "grid": {}}, "leave out grid"),
+        (FinetuneConfig, {"minutes": 5, "shortened": {"a": [[4, 5]]}}, "exclude each other"),
+        (FinetuneConfig, {"shortened": {"a": [[4, 3]]}}, "[4, 3] is impossible"),
+    ],
+)
+def test_a_time_limit_that_no_run_could_keep_is_refused(
+    config: type[Config], table: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(config, table, source="run.toml")
+    assert message in str(raised.value)

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -381,7 +382,9 @@ def test_the_time_asked_for_is_converted_by_steps_that_were_timed(
     done = cloze(*command)
     assert done.returncode == 0, done.stderr
     assert "timing 3 steps, to find how many fit into 0.4 minutes" in done.stderr
-    steps = read_toml(begun / "texts.toml")["pretrain"]["steps"]
+    recipe = read_toml(begun / "texts.toml")["pretrain"]
+    steps = recipe["steps"]
+    assert 0 < recipe["minutes"] < 0.4
     assert f"{steps:,} updates of 32 × 16 tokens" in done.stderr
     assert "it adds no words to the vocabulary" in done.stderr
     assert "asked for: 0:24" in done.stderr
@@ -406,3 +409,26 @@ def test_the_time_of_pairs_is_converted_by_a_few_that_were_timed(cloze: Cloze, b
     assert "timing 1 step, to find how many fit into 0.2 minutes" in done.stderr
     assert re.search(r"\d+ updates? per seed of 256 pairs of passages", done.stderr)
     assert "it learns no questions and no new words" in done.stderr
+    assert 0 < read_toml(begun / "texts.toml")["finetune"]["minutes"] < 0.2
+
+
+@pytest.mark.slow
+def test_a_run_without_enough_time_says_how_many_steps_it_made_and_how_to_repeat_them(
+    cloze: Cloze, begun: Path
+) -> None:
+    begin = ("init", "texts", "--from", "encoder", "--output", "texts.toml")
+    assert cloze(*begin).returncode == 0
+    command = ("adapt", "encoder", "texts", "--minutes", "1", "--without-prefect")
+    # As if this command had written it on a machine that is much slower since.
+    text = (begun / "texts.toml").read_text()
+    first_line = "# " + shlex.join(["cloze", *command[:-1]])
+    limited = re.sub(r"(?m)^steps = .*", "steps = 100000\nminutes = 0.05", text)
+    (begun / "texts.toml").write_text(f"{first_line}\n{limited}")
+    done = cloze(*command)
+    assert done.returncode == 0, done.stderr
+    assert "of 100,000 steps: the rest of the schedule is shortened, to end at step " in done.stderr
+    (manifest,) = begun.glob("runs/artifacts/pretrain/*/manifest.json")
+    found = json.loads(manifest.read_text())["statistics"]
+    assert f"pretrain.shortened = {found['shortened']}" in done.stderr
+    summary = json.loads((begun / "runs" / "texts" / "summary.json").read_text())
+    assert summary["pretraining"]["steps"] == found["steps"] < 100_000

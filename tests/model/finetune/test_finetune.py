@@ -168,6 +168,35 @@ def test_an_interrupted_launch_keeps_the_fits_it_has_finished(
     assert "finetune pairs pretrained seed 0: " in said
 
 
+def test_trials_share_the_time_and_their_records_repeat_them(
+    data: Path, encoder: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fit(name: str, **limits: object) -> Artifact:
+        config = finetune_config(data, initialisations=["pretrained"], seeds=[0, 1], **limits)
+        table = stage_table(
+            "finetune",
+            tmp_path / name,
+            config={"finetune": config},
+            inputs=inputs(encoder=encoder),
+            machine={"threads": 1},
+        )
+        return make_trials(table, [])
+
+    limited = fit("limited", minutes=1e-6)  # which is over before the first step is
+    trials = Trials.model_validate(limited.read_json("trials.json")).trials
+    assert [(one.label, one.steps, one.shortened) for one in trials] == [
+        (f"{task}-pretrained-{seed}", 1, ((1, 1),)) for task in ("tags", "pairs") for seed in (0, 1)
+    ]
+    assert limited.manifest.statistics["steps"] == 4
+    again = fit("again", shortened={one.label: one.shortened for one in trials})
+    assert again.digest == limited.digest
+    # a model that is trained again for its weights ends where its trial ended
+    (tmp_path / "limited" / "manifest.json").unlink()
+    capsys.readouterr()
+    assert fit("limited", minutes=1e-6).digest == limited.digest
+    assert "is trained again for its weights" in capsys.readouterr().err
+
+
 def test_another_seed_costs_one_more_fit_and_changes_nothing_else(
     data: Path, encoder: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

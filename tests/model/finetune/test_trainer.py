@@ -29,6 +29,7 @@ from cloze.model.tasks.base import Problem
 from cloze.model.tasks.problems import load_problem, load_tables
 from cloze.model.training.distributed import World
 from cloze.model.training.engine import Replicated, StepOutcome
+from cloze.model.training.health import Deadline
 from cloze.model.training.optimizer import Schedule
 from tests.model.task_builders import (
     TINY,
@@ -184,6 +185,23 @@ def test_evaluations_are_spread_over_the_epochs_and_end_with_the_last(problem: P
     for evaluations, judged in ((0, [1, 2, 3, 4, 5, 6, 7]), (2, [4, 7]), (1, [7])):
         result, _ = run(problem, task=long, evaluations=evaluations)
         assert [epoch.epoch for epoch in result.epochs] == judged
+
+
+def test_a_trial_ends_in_time_is_evaluated_there_and_repeated_by_its_record(
+    problem: Problem,
+) -> None:
+    # Seven epochs of three steps in 21 s, but a step takes 2 s: at 18 s, after step 9, there is
+    # time for one more.
+    long = problem.config.model_copy(update={"epochs": 7})
+    seconds = iter(range(0, 100, 2))
+    limit = Deadline(21, now=lambda: float(next(seconds)))
+    result, model = run(problem, task=long, deadline=limit)
+    assert (result.shortened, result.steps, result.chosen_epoch) == (((9, 10),), 10, 4)
+    assert [epoch.epoch for epoch in result.epochs] == [1, 2, 3, 4]
+    again, repeated = run(problem, task=long, shortened=result.shortened)
+    assert again.scores == result.scores
+    for a, b in zip(model.parameters(), repeated.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_logits_come_in_the_files_order(problem: Problem) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cloze.artifacts.arrays import entropy
-from cloze.model.training.health import HANG_EXIT_CODE, SILENCE, Alarms, Stop
+from cloze.model.training.health import HANG_EXIT_CODE, SILENCE, Alarms, Deadline, Stop
 from cloze.model.training.telemetry import StepRecord
 from tests.model.training.training_fixtures import step_record
 from tests.waiting import PATIENCE
@@ -22,6 +22,59 @@ with Watchdog(3, {timeout}) as watchdog:
     {inside}
 {after}
 """
+
+
+class SlowClock:
+    """Seconds that a test decides."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def _ends(pace: list[float], *, limit: float, steps: int, closing: float = 0.0) -> list[int]:
+    """The end after each step, which takes as long as `pace` says, until it is reached."""
+    clock = SlowClock()
+    deadline = Deadline(limit, closing, now=clock)
+    ends = [steps]
+    for step, seconds in enumerate(pace, 1):
+        clock.seconds += seconds
+        ends.append(deadline.end(step, ends[-1]))
+        if ends[-1] == step:
+            break
+    return ends[1:]
+
+
+def test_steps_that_fit_are_all_made() -> None:
+    assert _ends([1.0] * 100, limit=100, steps=100) == [100] * 100
+
+
+def test_a_machine_that_was_slow_in_the_middle_only_loses_nothing() -> None:
+    # 25 s of 100 are lost, then steps are four times as fast
+    assert _ends([1.0] * 20 + [2.0] * 25 + [0.25] * 55, limit=100, steps=100) == [100] * 100
+
+
+def test_steps_that_do_not_fit_are_left_out_in_the_last_fifth_of_the_time() -> None:
+    # 80 s are over after step 40; 20 s are left for 10 steps of 2 s
+    ends = _ends([2.0] * 100, limit=100, steps=100)
+    assert ends == [100] * 39 + [50] * 11
+
+
+def test_time_is_left_for_what_comes_after_the_last_step() -> None:
+    assert _ends([2.0] * 100, limit=100, steps=100, closing=3)[-1] == 47
+
+
+def test_a_machine_that_becomes_slower_still_ends_in_time_to_a_step() -> None:
+    # 100 fit at first; at 80 s steps begin to take 10 s, and one of them shows it
+    ends = _ends([1.0] * 80 + [10.0] * 20, limit=100, steps=100)
+    assert ends[:80] == [100] * 80
+    assert ends[-1] == 82
+
+
+def test_a_step_longer_than_the_time_is_the_only_one() -> None:
+    assert _ends([300.0], limit=100, steps=100) == [1]
 
 
 def _step(step: int, **changes: float) -> StepRecord:

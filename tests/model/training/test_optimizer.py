@@ -292,6 +292,23 @@ def test_further_steps_warm_up_a_second_time_to_the_line_of_the_longer_run() -> 
     assert rate(200) == 0.0
 
 
+def test_a_shortened_schedule_keeps_its_form_and_ends_at_zero() -> None:
+    shorter = Schedule(RECIPE, 100).ending_at(60, after=40)
+    assert shorter.end == 60
+    assert [shorter(step) for step in range(41)] == [_rate(step) for step in range(41)]
+    # 60 steps as planned are passed through in 20: three at a time
+    assert shorter(41) == pytest.approx(1e-4 * (1 - 43 / 100))
+    assert shorter(59) == pytest.approx(1e-4 * (1 - 97 / 100))
+    assert shorter(60) == 0.0
+    again = shorter.ending_at(52, after=50)  # at 70 of 100 as planned; 15 at a time
+    assert again.end == 52
+    assert [again(50), again(51)] == pytest.approx([1e-4 * 0.3, 1e-4 * 0.15])
+
+
+def test_a_schedule_may_end_at_once() -> None:
+    assert Schedule(RECIPE, 100).ending_at(40, after=40)(39) == _rate(39)
+
+
 class PartlyUsed(nn.Module):
     """A matrix updated by Muon, an unused head; gradients that do not depend on the weights."""
 

@@ -3,6 +3,7 @@
 import gc
 import json
 import resource
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from cloze.artifacts.runtime.program import Terminated
 from cloze.artifacts.stage import read_stage_table, write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.model.config import PretrainStage, TrainingMachine
-from cloze.model.training.checkpoints import ParameterState
+from cloze.model.training.checkpoints import FaultHook, ParameterState
+from cloze.model.training.health import Deadline
 from cloze.model.training.pretrain import (
     GPU_MEMORY_SHARE,
     checkpoint_folder,
@@ -113,6 +115,64 @@ def test_token_budgets_change_the_loss_by_rounding_only(examples: Artifact, tmp_
         run(stage_table(directory, examples, encoder=DRY, machine={"token_budget": budget}))
         curves.append(losses(directory))
     assert max(abs(a - b) for a, b in zip(*curves, strict=True)) < 1e-5
+
+
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> FaultHook:
+    """Steps of a second by the clock of time limits, and of three seconds from the 17th on."""
+    seconds = 0.0
+
+    def step_made(site: str, step: int) -> None:
+        nonlocal seconds
+        if site == "after_step":
+            seconds += 1.0 if step < 16 else 3.0
+
+    limited = partial(Deadline, now=lambda: seconds)
+    monkeypatch.setattr("cloze.model.training.pretrain.Deadline", limited)
+    return step_made
+
+
+LIMITED: dict[str, Any] = {"steps": 40, "minutes": 40 / 60, "evaluation_examples": 8}
+
+
+def test_the_time_is_kept_on_a_machine_that_becomes_busy_and_the_record_repeats_it(
+    examples: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    busy = slow_machine(monkeypatch)
+    (tmp_path / "limited").mkdir()
+    (tmp_path / "again").mkdir()
+    table = stage_table(tmp_path / "limited", examples, **LIMITED)
+    limited = make_encoder(read_stage_table(table), [], fault=busy)
+    # 16 s after step 16; four fifths of 40 s are over at 34 s, after step 22; 6 s are left for two
+    # steps of 3 s less an evaluation, a third of a step: for one
+    found = limited.manifest.statistics
+    assert (found["shortened"], found["steps"], found["updates"]) == ([[22, 23]], 23, 23)
+    assert "0:34 of 0:40 are over after 22 of 40 steps" in capsys.readouterr().err
+    assert len(losses(tmp_path / "limited")) == 23
+    recorded = {**LIMITED, "minutes": 0, "shortened": found["shortened"]}
+    again = run(stage_table(tmp_path / "again", examples, **recorded))
+    for name in ("model.safetensors", "curve.jsonl"):
+        assert again.read_bytes(name) == limited.read_bytes(name)
+
+
+def test_a_run_with_a_time_limit_is_resumed_with_the_time_and_the_end_that_it_had(
+    examples: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = slow_machine(monkeypatch)
+    table = stage_table(tmp_path, examples, machine={"checkpoint_every": 1}, **LIMITED)
+    for last in (9, 21):
+
+        def interrupted(site: str, step: int, last: int = last) -> None:
+            busy(site, step)
+            if (site, step) == ("before_step", last):
+                raise StruckDown
+
+        with pytest.raises(StruckDown):
+            make_encoder(read_stage_table(table), [], fault=interrupted)
+    found = make_encoder(read_stage_table(table), [], fault=busy).manifest.statistics
+    assert (found["shortened"], found["steps"]) == ([[22, 23]], 23)
 
 
 @pytest.mark.parametrize("zero_stage", [1, 3])
