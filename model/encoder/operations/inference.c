@@ -63,7 +63,7 @@ void quantise_weight(idx depth, idx columns, const real *weight, idx down, idx a
         int32_t sum = 0;
         for (idx k = 0; k < depth; k++) {
             float size = fabsf(wide(weight[k * down + j * across]));
-            most = size <= most ? most : size; /* a NaN stays */
+            most = size > most || size != size ? size : most; /* a NaN stays */
         }
         float scale = most / 127.0f, inverse = most > 0.0f ? 127.0f / most : 0.0f;
         for (idx k = 0; k < depth; k++) {

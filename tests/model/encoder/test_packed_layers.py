@@ -111,6 +111,16 @@ def test_a_nan_stays_visible(int8: bool) -> None:
     assert states_of(encoder, batch)[-1, -1].isnan().all()
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("row", [0, 5, -1])
+def test_a_weight_that_is_no_number_stays_visible_in_int8(row: int, value: float) -> None:
+    encoder, batch = encoder_and_batch()
+    (first, *_) = (part for name, part in encoder.named_parameters() if "intermediate_w" in name)
+    first.data[row, 3] = value
+    assert encoder.pack(int8=True)
+    assert not states_of(encoder, batch)[-1].isfinite().any()
+
+
 def test_layers_are_unpacked_when_they_are_trained_moved_or_need_gradients() -> None:
     encoder, batch = encoder_and_batch()
     assert encoder.pack()
