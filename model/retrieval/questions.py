@@ -13,6 +13,7 @@ ranked, each by its best passage; documents of BEIR's corpus likewise.
 """
 
 import json
+import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -167,7 +168,9 @@ def _json_lines(path: Path) -> Iterator[tuple[int, str, str]]:
                 continue
             try:
                 row = json.loads(line)
-                name, text = str(row["_id"]), str(row["text"])
+                name, text = str(row["_id"]), row["text"]
+                if not isinstance(text, str):  # null is not the text "None"
+                    raise TypeError
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise UsageError(
                     f"{path}:{number}: expected a JSON object with `_id` and `text`"
@@ -221,6 +224,8 @@ def _grades(path: Path) -> Iterator[tuple[str, str, str, float]]:
             place = f"{path}:{number}"
             try:
                 query, document, grade = cells[0], cells[-2], float(cells[-1])
+                if not math.isfinite(grade):
+                    raise ValueError
             except (IndexError, ValueError):
                 raise UsageError(
                     f"{place}: {line.rstrip()!r}, expected query, document and grade, separated by "

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from cloze.artifacts.errors import UsageError
 from cloze.model.uncertainty.conformal import label_sets, label_states, limits
 from cloze.model.uncertainty.familiarity import UNFAMILIAR, Vectors, p_values
 from cloze.model.uncertainty.held_out import Floats
@@ -35,10 +37,32 @@ class Confidence:
     """[K, H]."""
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> "Confidence":
-        """From the content of its file."""
-        found = load(content)
-        return cls(found["scores"].tolist(), found["vectors"].astype(np.float32))
+    def from_bytes(
+        cls, content: bytes, *, place: str, limits: int, width: int | None
+    ) -> "Confidence":
+        """From the content of its file at `place`.
+
+        limits: 1, or L for labels each with a limit of its own; width: H, None if nothing reads the
+        vectors. Another shape, or what is no number, is a `UsageError`: it would give sets and
+        p-values that mean nothing.
+        """
+        try:
+            found = load(content)
+            scores, vectors = found["scores"].astype(np.float64), found["vectors"]
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"{place}: not the scores and vectors of a trained model ({error!r}); copy the "
+                "model again, or train it again"
+            ) from None
+        fits = scores.ndim == vectors.ndim == 2 and len(scores) == limits
+        fits = fits and width in (None, vectors.shape[1])
+        if not (fits and np.isfinite(scores).all() and np.isfinite(vectors).all()):
+            raise UsageError(
+                f"{place}: scores {scores.shape} and vectors {vectors.shape}, expected numbers, "
+                f"[{limits}, N] and [K, {width or 'H'}]; it is of another model, or damaged: "
+                "copy the model again, or train it again"
+            )
+        return cls(scores.tolist(), vectors.astype(np.float32))
 
     def to_bytes(self) -> bytes:
         """The content of its file."""

@@ -152,6 +152,9 @@ def test_invalid_questions_are_named_with_their_line(
         (CORPUS, QUERIES, f"{HEADER}1\tz\t1\n", "test.tsv:2: 'z' is not in corpus.jsonl"),
         (CORPUS, QUERIES, "9\ta\t1\n", "test.tsv:1: '9' is not in queries.jsonl"),
         (CORPUS, QUERIES, "1\ta\tx\n", "test.tsv:1: '1\\ta\\tx', expected query, document and"),
+        (CORPUS, QUERIES, "1\ta\tnan\n", "test.tsv:1: '1\\ta\\tnan', expected query, document and"),
+        (CORPUS, QUERIES, "1\ta\t1e999\n", "test.tsv:1: '1\\ta\\t1e999', expected query, document"),
+        (CORPUS, '{"_id": "1", "text": null}\n', "1\ta\t1\n", "queries.jsonl:1: expected a JSON"),
         (CORPUS, QUERIES, "1\ta\t1\n1\ta\t2\n", "test.tsv:2: query '1' and document 'a' have a"),
         (CORPUS, QUERIES, "1\ta\t0\n", "no grade above 0"),
         (

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
+from cloze.artifacts.errors import UsageError
 from cloze.model.uncertainty.confidence import Confidence
 from cloze.model.uncertainty.familiarity import p_values
 
@@ -27,9 +29,28 @@ def test_texts_of_another_kind_are_flagged() -> None:
 
 def test_what_a_model_knows_reads_back_as_it_was_written() -> None:
     known = Confidence(((0.1, 0.2), (0.0, 0.5)), around(0, 3, 0))
-    read = Confidence.from_bytes(known.to_bytes())
+    width = known.vectors.shape[1]
+    read = Confidence.from_bytes(known.to_bytes(), place="here", limits=2, width=width)
     assert read.scores == [[0.1, 0.2], [0.0, 0.5]]
     np.testing.assert_allclose(read.vectors, known.vectors, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "here: not the scores and vectors of a trained model"),
+        (b"\x00" * 100, "here: not the scores and vectors of a trained model"),
+        (save({"scores": np.zeros((2, 3))}), "here: not the scores and vectors"),
+        (save({"scores": np.zeros((1, 3)), "vectors": np.ones((4, 8))}), r"expected numbers, \[2,"),
+        (save({"scores": np.zeros((2, 3)), "vectors": np.ones((4, 9))}), r"and \[K, 8\]"),
+        (save({"scores": np.zeros((2, 3)), "vectors": np.ones(8)}), r"and \[K, 8\]"),
+        (save({"scores": np.full((2, 3), np.nan), "vectors": np.ones((4, 8))}), "numbers"),
+        (save({"scores": np.zeros((2, 3)), "vectors": np.full((4, 8), np.inf)}), "numbers"),
+    ],
+)
+def test_what_another_model_knows_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Confidence.from_bytes(content, place="here", limits=2, width=8)
 
 
 def test_a_set_of_none_or_several_labels_is_unsure() -> None:
