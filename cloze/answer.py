@@ -133,6 +133,17 @@ def print_array(
             kept.close()
 
 
+def array_lines(rows: Iterable[object]) -> Iterator[str]:
+    """The lines of a JSON array of any length, as `print_array` prints them."""
+    line, comma = "[", ""
+    for row in rows:
+        yield line + comma
+        line, comma = " " + json.dumps(row, indent=1).replace("\n", "\n "), ","
+    if comma:
+        yield line
+    yield "]" if comma else "[]"
+
+
 @contextmanager
 def _to_standard_output() -> Iterator[None]:
     """Stop if the reader closes the pipe; name standard output if it is full."""

@@ -3,32 +3,32 @@
 In:  for `predict`, a run that saved its models (finetune.save is not "none"); texts, JSON lines or
      a task file. For `fill-mask`, a model and texts.
 Out: for `predict`, one JSON line per row, in order, in batches of 2,048 rows; for a CSV or TSV
-     file, the same format with its columns; with --json, one array at the end. The scores of a
+     file, the same format with its columns; with --json, one array at the end; with --output, a
+     file in either form. The scores of a
      labelled file are logged on standard error. For `fill-mask`, the most probable tokens for every
      [MASK] with their probabilities, text by text.
 """
 
-import csv
-import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import tee
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from cloze.answer import print_array, print_lines
+from cloze.answer import Answer, print_array, print_lines
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
+from cloze.inference.predicted_rows import LINES, form_of, lines_of, write_rows
 from cloze.init.labelled_files import CONLL, SAMPLED_BYTES
 from cloze.model.config import TaskConfig
 from cloze.model.encoder.precision import Precision
 from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
-from cloze.model.inference.task_file import to_score
+from cloze.model.inference.task_file import TaskFile, to_score
 from cloze.model.tasks.files.conll import DOCUMENT_START
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
@@ -62,14 +62,18 @@ def predict(
     *texts: Text,
     task: str = "",
     file: Path | None = None,
+    output: Path | None = None,
     precision: Precision = "auto",
     confidence: float | None = None,
     place: Place = PLACE,
-) -> None:
+) -> Answer | None:
     """Predict.
 
     :param task: The task, if the model was fine-tuned for several.
     :param file: A file in the format of the task's training files, instead of texts.
+    :param output: File to write, NAME.jsonl, .json, .csv or .tsv, which appears once it is
+        complete; without a suffix in the form of the input. By default rows are printed as they are
+        computed.
     :param precision: As in `cloze embed`.
     :param confidence: Also give the set of labels, or the interval, that holds the truth with at
         least this probability, such as 0.9; and flag texts unlike the training rows.
@@ -77,80 +81,50 @@ def predict(
     if texts and file:
         raise UsageError(f"both texts and --file {file}; give one of them")
     directory = model_directory(model, place.space(), stage="finetune")
+    inputs = [file] if file else [Path(text) for text in texts if is_file(text)]
+    if output:  # checked before the model is loaded, which takes seconds
+        form_of(output, inputs)
     predictor = load_predictor(directory, task=task, precision=precision, confidence=confidence)
     if len(texts) == 1 and is_file(texts[0]) and _is_task_file(texts[0], predictor.saved.task):
         file, texts = Path(texts[0]), ()
         say(f"{file}: read as a task file")
-    if file:
-        _of_file(predictor, file, as_json=place.json)
-        return
-    found = predictor.rows(_rows(texts, predictor.saved.task), source="row")
-    answers = found if texts else metered(found, verb="predict", unit="rows")
-    if place.json:
-        print_array(answers)
+    scored: list[Row] = []
+    opened, form = predictor.open(file) if file else None, LINES
+    if opened:
+        form = opened.separator or LINES
+        rows = _of_file(predictor, opened, scored)
     else:
-        print_lines(json.dumps(answer, ensure_ascii=False) for answer in answers)
+        found = predictor.rows(_rows(texts, predictor.saved.task), source="row")
+        rows = found if texts else metered(found, verb="predict", unit="rows")
+    within_cell = predictor.saved.task.label_separator
+    answer = None
+    if output:
+        form = form_of(output, inputs, of_input=form)
+        count = write_rows(rows, output, form, within_cell=within_cell)
+        text = f"{output}: {count:,} rows"
+        answer = Answer({"rows": count, "file": str(output)}, text, place.json)
+    elif place.json:
+        print_array(rows)
+    else:
+        print_lines(lines_of(rows, form, within_cell=within_cell))
+    # Only now are all answers known.
+    if opened and (scores := opened.score(scored)):
+        say(f"{file}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")
+    return answer
 
 
-def _of_file(predictor: Predictor, path: Path, *, as_json: bool) -> None:
-    """Print each row with its prediction, as a table if the file is one."""
-    file = predictor.open(path)
+def _of_file(predictor: Predictor, file: TaskFile, scored: list[Row]) -> Iterator[Row]:
+    """Each row with its prediction; what is to be scored is added to `scored`."""
     for remark in file.remarks:
         say(remark)
-    scored: list[Row] = []
-
-    def rows() -> Iterator[Row]:
-        answers = metered(predictor.answers(file), verb="predict", unit="rows")
-        for number, (row, answer) in enumerate(answers):
-            if file.is_scored and file.has_label(row):
-                scored.append(to_score(answer))
-            columns = file.shown(row)
-            if not number and (replaced := [name for name in answer if name in columns]):
-                say(f"{path}: its columns {', '.join(replaced)} are replaced by those predicted")
-            yield {**columns, **answer}
-
-    if as_json:
-        print_array(rows())
-    elif file.separator:
-        within_cell = predictor.saved.task.label_separator
-        print_lines(_delimited(rows(), file.separator, within_cell=within_cell))
-    else:
-        print_lines(json.dumps(row, ensure_ascii=False) for row in rows())
-    # Only after printing are all answers known.
-    if scores := file.score(scored):
-        say(f"{path}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")
-
-
-LINE_END = "\r\n"
-
-
-def _delimited(rows: Iterable[Row], delimiter: str, *, within_cell: str) -> Iterator[str]:
-    """A header and one line per row: a column for each label's probability, a cell for a list."""
-    line = io.StringIO(newline="")
-    # Cells are quoted if they contain a character of the line's end, which is taken off again.
-    writer = csv.writer(line, delimiter=delimiter, lineterminator=LINE_END)
-
-    def written(cells: Iterable[JsonValue]) -> str:
-        if delimiter == "\t":  # read without quoting, so a cell cannot contain a separator
-            return delimiter.join(re.sub(r"[\t\r\n]", " ", str(plain(cell))) for cell in cells)
-        line.seek(0)
-        line.truncate()
-        writer.writerow(plain(cell) for cell in cells)
-        return line.getvalue().removesuffix(LINE_END)
-
-    def plain(cell: JsonValue) -> JsonValue:
-        if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
-            return within_cell.join(map(str, cell))  # labels, as the task's own files write them
-        is_scalar = isinstance(cell, str | float | int)
-        return "" if cell is None else cell if is_scalar else json.dumps(cell, ensure_ascii=False)
-
-    for number, row in enumerate(rows):
-        shares = row.pop("probabilities", None)
-        if isinstance(shares, dict):
-            row |= {f"probability {label}": share for label, share in shares.items()}
-        if number == 0:
-            yield written(row)
-        yield written(row.values())
+    answers = metered(predictor.answers(file), verb="predict", unit="rows")
+    for number, (row, answer) in enumerate(answers):
+        if file.is_scored and file.has_label(row):
+            scored.append(to_score(answer))
+        columns = file.shown(row)
+        if not number and (replaced := [name for name in answer if name in columns]):
+            say(f"{file.path}: its columns {', '.join(replaced)} are replaced by those predicted")
+        yield {**columns, **answer}
 
 
 def _is_task_file(path: str, task: TaskConfig) -> bool:

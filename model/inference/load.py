@@ -10,7 +10,7 @@ Out: `Model`, which fills masks and embeds texts.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -38,13 +38,16 @@ from cloze.model.tasks.features import around_masks, batches_by_length, tokens_a
 WINDOW = 2048
 """Number of texts tokenised and sorted at once."""
 
+WINDOW_CHARACTERS = 1 << 23
+"""Characters after which a window ends earlier: its tokens take some hundred megabytes."""
+
 ResultT = TypeVar("ResultT")
 
 # N texts of a piece, D width of a vector
 
 
 class Piece(NamedTuple):
-    """Consecutive texts of a stream: `WINDOW` of them, but for the last piece."""
+    """Consecutive texts of a stream: `WINDOW` of them, fewer if they are long, or the last."""
 
     first: int
     """The number of texts before them."""
@@ -420,10 +423,17 @@ def prepare(encoder: Encoder, precision: str) -> None:
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
-    stream, first = iter(texts), 0
-    while window := list(islice(stream, WINDOW)):
+    window: list[str] = []
+    first, characters = 0, 0
+    for text in texts:
+        window.append(text)
+        characters += len(text)
+        if len(window) == WINDOW or characters >= WINDOW_CHARACTERS:
+            yield Piece(first, window)
+            first += len(window)
+            window, characters = [], 0
+    if window:
         yield Piece(first, window)
-        first += len(window)
 
 
 def _by_length(

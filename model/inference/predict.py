@@ -31,7 +31,7 @@ from cloze.model.encoder.precision import Precision, placed
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
-from cloze.model.inference.load import prepare
+from cloze.model.inference.load import WINDOW_CHARACTERS, prepare
 from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile, to_score
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
@@ -109,7 +109,7 @@ class Predictor:
                 yield columns
 
         first = 1
-        for window in self._windows(named(), lambda row: row.get("document")):
+        for window in self._windows(named(), lambda row: row.get("document"), characters):
             lines = tuple(range(first, first + len(window)))
             first += len(window)
             wanted = wanted_columns(self.saved.task, SPLIT)
@@ -135,7 +135,9 @@ class Predictor:
     def answers(self, file: TaskFile) -> Iterator[tuple[Mapping[str, JsonValue], Row]]:
         """Each row of a file, as it is read, with its prediction; its labels are ignored."""
         document = wanted_columns(self.saved.task, SPLIT).in_file("document")
-        for window in self._windows(iter(file), lambda row: row[1].get(document)):
+        for window in self._windows(
+            iter(file), lambda row: row[1].get(document), lambda row: characters(row[1])
+        ):
             found = self._table(file.window(window))
             yield from zip((row for _, row in window), found, strict=True)
 
@@ -169,21 +171,27 @@ class Predictor:
     def table(self, table: TaskTable) -> Iterator[Row]:
         """Predictions for the rows of a table, in order; its labels are ignored."""
         documents = table.columns.get("document", [None] * len(table))
-        for window in self._windows(range(len(table)), documents.__getitem__):
+        # The rows are in memory already, whatever their length.
+        for window in self._windows(range(len(table)), documents.__getitem__, lambda _: 0):
             yield from self._table(table.take(window))
 
     def _windows(
-        self, rows: Iterable[ItemT], document: Callable[[ItemT], object]
+        self,
+        rows: Iterable[ItemT],
+        document: Callable[[ItemT], object],
+        size: Callable[[ItemT], int],
     ) -> Iterator[list[ItemT]]:
         """Rows in windows, which end at document boundaries if the task uses document context."""
         window: list[ItemT] = []
+        total = 0
         for row in rows:
-            if len(window) >= WINDOW and (
+            if (len(window) >= WINDOW or total >= WINDOW_CHARACTERS) and (
                 not self.saved.task.document_context or document(row) != document(window[-1])
             ):
                 yield window
-                window = []
+                window, total = [], 0
             window.append(row)
+            total += size(row)
         if window:
             yield window
 
@@ -250,6 +258,12 @@ class Predictor:
             yield {**own, **likeness}
 
 
+def characters(row: Mapping[str, JsonValue]) -> int:
+    """The length of a row's texts, also of those in lists."""
+    cells = (cell if isinstance(cell, list) else [cell] for cell in row.values())
+    return sum(len(one) for cell in cells for one in cell if isinstance(one, str))
+
+
 def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
     """The entities that tags mark: label, text, and indices of the first and last word."""
     return [
@@ -297,7 +311,13 @@ def load_predictor(
         )
     known = None
     if confidence is not None:
-        known = Confidence.from_bytes(filesystem.read_bytes(source.path(CONFIDENCE)))
+        place, several = source.path(CONFIDENCE), saved.task.kind == "multi_label_classification"
+        known = Confidence.from_bytes(
+            filesystem.read_bytes(place),
+            place=place,
+            limits=len(saved.task.labels) if several else 1,
+            width=model.head.in_features if isinstance(model, TaskModel) else None,
+        )
     where, chosen = placed(device, precision)
     model.to(where)
     if chosen != "bf16":  # parameters are rounded for every batch otherwise

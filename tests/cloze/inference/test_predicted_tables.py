@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,3 +132,95 @@ def test_json_lines_and_parquet_keep_their_rows_and_columns(
     found = [json.loads(line) for line in printed(model, source).split("\n")[:-1]]
     assert [{name: row[name] for name in COLUMNS} for row in found] == named
     assert all("prediction" in row for row in found)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file with a column of its own, and a cell that has to be quoted."""
+    path = tmp_path / "new.csv"
+    path.write_text('note;text_a\r\n"1;\n2";a list\r\n3;b names\r\n')
+    return path
+
+
+def files_beside(source: Path) -> set[str]:
+    return {path.name for path in source.parent.iterdir()} - {source.name}
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out"])
+def test_an_output_file_has_the_form_of_the_input(model: str, source: Path, name: str) -> None:
+    output = source.with_name(name)
+    assert exit_code(["predict", model, str(source), "--output", str(output)]) == 0
+    assert output.read_bytes().decode() == printed(model, source)
+    assert files_beside(source) == {name}
+
+
+def test_an_output_file_has_the_form_of_its_suffix(
+    model: str, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(name: str, *given: str) -> str:
+        output = source.with_name(name)
+        assert exit_code(["predict", model, *given, "--output", str(output)]) == 0
+        return output.read_text()
+
+    assert exit_code(["predict", model, str(source), "--json"]) == 0
+    array = capsys.readouterr().out
+    assert written("out.json", str(source)) == array
+    rows = json.loads(array)
+    assert [row["note"] for row in rows] == ["1;\n2", "3"]
+    assert [json.loads(line) for line in written("out.jsonl", str(source)).splitlines()] == rows
+    header, first, second = (
+        line.split("\t") for line in written("o.tsv", str(source)).splitlines()
+    )
+    assert header[:2] == ["note", "text_a"]
+    assert (first[0], second[0]) == ("1; 2", "3")
+    assert (
+        header[2:] == written("texts.csv", "a list").splitlines()[0].split(",")[-len(header[2:]) :]
+    )
+    capsys.readouterr()
+    output = str(source.with_name("out.json"))
+    assert exit_code(["predict", model, str(source), "--output", output, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": 2, "file": output}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("out.parquet", "expected a name that ends in .jsonl, .json, .csv, .tsv"),
+        ("none/out.csv", "no folder"),
+        ("new.csv", "is the input"),
+        ("folder", "is a folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(
+    model: str, source: Path, name: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = source.read_bytes()
+    source.with_name("folder").mkdir()
+    output = str(source.parent / name)
+    assert exit_code(["predict", model, str(source), "--output", output]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: --output {output}: ")
+    assert expected in error
+    assert source.read_bytes() == before
+
+
+def test_rows_that_fit_into_no_table_and_a_full_disk_leave_the_file_as_it_was(
+    model: str, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = source.with_name("out.csv")
+    output.write_text("precious")
+    texts = ('{"text_a": "a list"}', '{"text_a": "b", "label": "a"}')
+    code = exit_code(["predict", model, *texts, "--output", str(output)])
+    assert "row 2 has" in capsys.readouterr().err if code else "label" not in output.read_text()
+    output.write_text("precious")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    source.write_text("text_a\n" + "a list\n" * 2000)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        code = exit_code(["predict", model, str(source), "--output", str(output)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 1
+    assert f"error: {output}: no room to write" in capsys.readouterr().err
+    assert output.read_text() == "precious"
+    assert files_beside(source) == {"out.csv"}

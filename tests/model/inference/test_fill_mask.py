@@ -58,10 +58,11 @@ def test_one_string_is_one_row(minilm: Model) -> None:
     assert minilm.embed([]).shape == (0, 384)
 
 
+@pytest.mark.parametrize(("limit", "value"), [("WINDOW", 3), ("WINDOW_CHARACTERS", 30)])
 def test_a_stream_keeps_its_order_across_windows(
-    minilm: Model, monkeypatch: pytest.MonkeyPatch
+    minilm: Model, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr("cloze.model.inference.load.WINDOW", 3)
+    monkeypatch.setattr(f"cloze.model.inference.load.{limit}", value)
     monkeypatch.setattr("cloze.model.inference.load.tokens_at_once", lambda device: 20)
     texts = [f"number {'and so on ' * (7 * n % 5)}{n}" for n in range(8)]
     streamed = np.array(list(minilm.embed_stream(iter(texts))))
@@ -69,10 +70,11 @@ def test_a_stream_keeps_its_order_across_windows(
     np.testing.assert_allclose(streamed, alone, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize(("limit", "value"), [("WINDOW", 2), ("WINDOW_CHARACTERS", 10)])
 def test_a_stream_is_read_no_further_than_needed(
-    minilm: Model, monkeypatch: pytest.MonkeyPatch
+    minilm: Model, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr("cloze.model.inference.load.WINDOW", 2)
+    monkeypatch.setattr(f"cloze.model.inference.load.{limit}", value)
     read = []
 
     def endless() -> Iterator[str]:

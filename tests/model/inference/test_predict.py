@@ -2,7 +2,7 @@
 
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,16 +165,33 @@ def test_an_exported_task_answers_as_the_artifact_does(
     assert fitted.digest[:16] in card
 
 
+@pytest.mark.parametrize("limit", ["WINDOW", "WINDOW_CHARACTERS"])
 def test_windows_of_a_stream_change_nothing_and_keep_documents_whole(
-    fitted: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fitted: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     rng = np.random.default_rng(2)
     rows = sorted((tagged(rng) for _ in range(20)), key=lambda row: row["document"])
     tagger = load_predictor(fitted.directory, task="tagging")
     whole = tagger.predict(rows)
-    monkeypatch.setattr(predict, "WINDOW", 3)
+    monkeypatch.setattr(predict, limit, 3)
     assert tagger.predict(rows) == whole
     assert list(tagger.file(write_lines(tmp_path / "rows.jsonl", rows))) == whole
+
+
+def test_windows_of_long_rows_are_short(fitted: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory depends on neither the number nor the length of a file's rows."""
+    monkeypatch.setattr(predict, "WINDOW_CHARACTERS", 1000)
+    read = []
+
+    def rows() -> Iterator[str]:
+        for _ in range(20):
+            read.append(1)
+            yield "the list of names " * 30
+
+    predictor = load_predictor(fitted.directory, task="pair_classification")
+    texts = ({"text_a": text, "text_b": "a"} for text in rows())
+    next(predictor.rows(texts))
+    assert len(read) == 3  # two, and the one that shows that a window is over
 
 
 EVERY_FORMAT = {
