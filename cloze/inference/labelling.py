@@ -12,6 +12,7 @@ Files are matched with the table by row number and text, in any order; rows may 
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import write_bytes
 from cloze.artifacts.progress import say
+from cloze.inference.predicted_rows import lines_of
 from cloze.model.tasks.files.table_files import file_rows, read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
@@ -38,6 +40,8 @@ ROUND = "round"
 
 FIELDS = ("row", "text", "proposed", "probability", "label")
 """Columns of a file of rows to label."""
+
+WHOLE = re.compile("[0-9]{1,18}")
 
 JSON = ".json"
 FOLDS = 5
@@ -98,6 +102,9 @@ def label(
     """
     if output.exists():
         raise UsageError(f"{output}: already exists; choose another --output")
+    suffixes = (".csv",) if merge else (".csv", JSON)
+    if output.suffix not in suffixes:
+        raise UsageError(f"--output {output}: expected a name that ends in {' or '.join(suffixes)}")
     rows = read_rows(table, columns)
     if merge:
         changed = merged(rows, merge)
@@ -130,15 +137,34 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     for row, cell in enumerate(table.columns["text_a"]):
         if is_missing(cell):
             raise UsageError(f"{table.place(row)}: {text} is blank; fill it in, or remove the row")
+    file = file_rows(str(path), wanted)
+    if file.repeated:
+        raise UsageError(
+            f"{path}: several columns named {file.repeated!r}; the table is written with all of "
+            "its columns: rename the others"
+        )
     blank = [None] * len(table)
     labels = ["" if is_missing(one) else str(one) for one in table.columns.get("label", blank)]
-    rounds = [
-        int(str(one)) if str(one or "").isdigit() else 0 for one in table.columns.get(ROUND, blank)
-    ]
-    every = [row for _, row in file_rows(str(path), wanted)]
+    rounds = []
+    for row, cell in enumerate(table.columns.get(ROUND, blank)):
+        number = whole_number(cell)
+        if not is_missing(cell) and (number is None or not labels[row]):
+            raise UsageError(
+                f"{table.place(row)}: column {ROUND} has {cell!r}, expected the number of the "
+                "round in which the row was labelled, and nothing beside a blank label; rename the "
+                "column if it means something else"
+            )
+        rounds.append(number or 0)
+    every = [row for _, row in file]
     names = dict.fromkeys(name for row in every for name in row)
     everything = {name: [row.get(name) for row in every] for name in names}
     return Rows(table, columns, everything, table.texts("text_a"), labels, rounds)
+
+
+def whole_number(cell: JsonValue) -> int | None:
+    """The number that a cell holds, also as spreadsheets write it."""
+    written = str(cell).strip().removesuffix(".0")
+    return int(written) if WHOLE.fullmatch(written) else None
 
 
 def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
@@ -240,12 +266,12 @@ def filled(path: Path) -> list[tuple[str, int, str, str]]:
     labels = table.columns.get("label", [None] * len(table))
     found = []
     for place, (row, label) in enumerate(zip(table.columns["row"], labels, strict=True)):
-        number = str(row).strip().removesuffix(".0")
-        if not number.isdigit():
+        number = whole_number(row)
+        if number is None:
             raise UsageError(f"{table.place(place)}: row is {row!r}, expected a number")
         text = str(table.columns["text"][place])
         given = "" if is_missing(label) else str(label).strip()
-        found.append((table.place(place), int(number), text, given))
+        found.append((table.place(place), number, text, given))
     return found
 
 
@@ -268,6 +294,12 @@ def studio_tasks(chosen: Sequence[dict[str, str]]) -> str:
         for one in chosen
     ]
     return json.dumps(tasks, indent=1, ensure_ascii=False) + "\n"
+
+
+UNREADABLE = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),  # a row of 1e999, nesting without end
+)
 
 
 def studio_answers(path: Path) -> list[tuple[str, int, str, str]]:
@@ -293,7 +325,7 @@ def studio_answers(path: Path) -> list[tuple[str, int, str, str]]:
             found.append((f"{path}, task {number}", int(data["row"]), str(data["text"]), label))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise UsageError(
             f"{path}: not an export of Label Studio's tasks in the format JSON: {error!r}"
         ) from None
@@ -315,11 +347,7 @@ def table_csv(rows: Rows) -> str:
     columns[rows.columns.label] = list(rows.labels)
     numbered = zip(rows.rounds, rows.labels, strict=True)
     columns[ROUND] = [number if label else "" for number, label in numbered]
-    written = io.StringIO(newline="")
-    table = csv.writer(written, lineterminator="\n")
-    table.writerow(columns)
-    table.writerows(
-        ["" if cell is None else cell for cell in row]
-        for row in zip(*columns.values(), strict=True)
+    rows_of_all = (
+        dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
     )
-    return written.getvalue()
+    return "".join(f"{line}\n" for line in lines_of(rows_of_all, ",", within_cell=","))

@@ -146,3 +146,67 @@ def test_what_cannot_be_chosen_from_is_refused(table: Path, tmp_path: Path) -> N
         label(tmp_path / "blank.csv", output=tmp_path / "n.csv", initial="model")
     with pytest.raises(UsageError, match="no column 'body'"):
         label(table, output=tmp_path / "n.csv", columns=Columns(text="body"), initial="m")
+
+
+HOSTILE = ["a\rb c", 'a "b", c', "a\nb", "=1+1", " a ", "a;b"]
+
+
+def test_every_column_of_the_table_comes_back_as_it_was(tmp_path: Path) -> None:
+    table = fill(
+        tmp_path / "table.csv",
+        [{"id": f"{n}", "note": note, "text": f"the {n}"} for n, note in enumerate(HOSTILE)],
+    )
+    done = fill(tmp_path / "done.csv", [{"row": "2.0", "text": "the 1", "label": "x"}])
+    label(table, output=tmp_path / "merged.csv", merge=[done])
+    found = read(tmp_path / "merged.csv")
+    assert [one["note"] for one in found] == HOSTILE
+    assert [one["label"] for one in found] == ["", "x", "", "", "", ""]
+    assert read(table) == [
+        {name: cell for name, cell in one.items() if name not in ("label", "round")}
+        for one in found
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,round\nthe,first\n", "column round has 'first', expected the number of the round"),
+        ("text,label,round\nthe,,3\na,x,1\n", "table.csv:2: column round has '3'"),
+        ("text,round\nthe,²\n", "column round has '²'"),
+        ("text,note,note\nthe,1,2\n", "several columns named 'note'"),
+    ],
+)
+def test_a_column_that_would_be_lost_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(content)
+    done = fill(tmp_path / "done.csv", [{"row": "1", "text": "the", "label": "x"}])
+    with pytest.raises(UsageError) as refused:
+        label(table, output=tmp_path / "merged.csv", merge=[done])
+    assert message in str(refused.value)
+    assert not (tmp_path / "merged.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("1.csv", f"row,text,label\n{'9' * 5000},the,x\n"),
+        ("1.csv", "row,text,label\n²,the,x\n"),
+        ("1.json", "[" * 100_000),
+        ("1.json", '[{"data": {"row": 1e999, "text": "the"}, "annotations": []}]'),
+        ("1.json", '[{"data": {"text": "the"}, "annotations": [{"result": [[]]}]}]'),
+        ("1.json", "\xff"),
+    ],
+)
+def test_what_people_sent_back_is_read_or_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / "table.csv").write_text("text\nthe\n")
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
+    with pytest.raises(UsageError, match=name):
+        label(tmp_path / "table.csv", output=tmp_path / "two.csv", merge=[tmp_path / name])
+
+
+@pytest.mark.parametrize("name", ["two.jsonl", "two", "two.json"])
+def test_a_table_is_written_as_what_its_name_says(tmp_path: Path, name: str) -> None:
+    (tmp_path / "table.csv").write_text("text\nthe\n")
+    done = fill(tmp_path / "done.csv", [{"row": "1", "text": "the", "label": "x"}])
+    with pytest.raises(UsageError, match="expected a name that ends in .csv"):
+        label(tmp_path / "table.csv", output=tmp_path / name, merge=[done])
