@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 from cloze.artifacts import filesystem
-from tests.listening import Listening, listening
+from tests.listening import Sockets, watched
 from tests.object_store.faulty_store import FaultyStore
 from tests.running import RunFolder
 
@@ -81,8 +81,8 @@ class GoldenRun:
     workspace: Path
     stdout: str
     stderr: str
-    listening: Listening
-    """Where its processes listened."""
+    sockets: Sockets
+    """Where its processes listened, and whom they called."""
 
     def digests(self) -> dict[str, str]:
         """Every stage's digest but the report's."""
@@ -99,11 +99,11 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> GoldenRun:
         subprocess.Popen(
             argv, stdout=pipe, stderr=pipe, text=True, cwd=PROJECT, env=environment
         ) as running,
-        listening(running.pid) as listened,
+        watched(running.pid) as sockets,
     ):
         stdout, stderr = running.communicate(timeout=600)
     assert running.returncode == 0, stderr
-    return GoldenRun(workspace, stdout, stderr, listened)
+    return GoldenRun(workspace, stdout, stderr, sockets)
 
 
 def cloze(*arguments: str, cwd: Path = PROJECT) -> "subprocess.CompletedProcess[str]":

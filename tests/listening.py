@@ -1,7 +1,8 @@
-"""Where the processes of a run listen, as the kernel tells it.
+"""Where the processes of a run listen, and whom they call, as the kernel tells it.
 
 In:  a process that has started, with all below it.
-Out: every TCP address on which one of them ever listened, by the stage whose program it was.
+Out: every TCP address on which one of them was seen to listen, and every one that it was connected
+     to, by the stage whose program it was.
 """
 
 import ipaddress
@@ -10,6 +11,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
@@ -18,21 +21,31 @@ TABLE = re.compile(r"/stages/(\w+)\.json")
 
 PERIOD_SECONDS = 0.1
 
-Listening = dict[str, set[str]]
-"""By stage, "" for what belongs to none: addresses; empty for a stage that was seen to be quiet."""
+Addresses = dict[str, set[str]]
+"""By stage, "" for what belongs to none; empty for a stage that was seen to be quiet."""
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """What a run had to do with the network."""
+
+    listened: Addresses = field(default_factory=lambda: defaultdict(set))
+    called: Addresses = field(default_factory=lambda: defaultdict(set))
 
 
 @contextmanager
-def listening(pid: int) -> Iterator[Listening]:
+def watched(pid: int) -> Iterator[Sockets]:
     """Looks at `pid` and all below it ten times a second while the body runs."""
-    found: Listening = defaultdict(set)
+    found = Sockets()
     finished = threading.Event()
 
     def watch() -> None:
         while not finished.wait(PERIOD_SECONDS):
             with suppress(psutil.NoSuchProcess):  # it has just ended
-                for stage, address in listeners(psutil.Process(pid)):
-                    found[stage].update(address)
+                for stage, sockets in sockets_of(psutil.Process(pid)):
+                    listened, called = found.listened[stage], found.called[stage]
+                    listened |= {one.laddr.ip for one in sockets if not one.raddr}
+                    called |= {one.raddr.ip for one in sockets if one.raddr}
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -43,21 +56,15 @@ def listening(pid: int) -> Iterator[Listening]:
         thread.join()
 
 
-def listeners(process: psutil.Process, stage: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Stage and addresses of `process`, then of all below it."""
+def sockets_of(process: psutil.Process, stage: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Stage and sockets of `process`, which listen or are connected; then of all below it."""
     try:
         named = TABLE.search(" ".join(process.cmdline()))
         stage = named[1] if named else stage
-        yield (
-            stage,
-            [
-                socket.laddr.ip
-                for socket in process.net_connections("tcp")
-                if socket.status == psutil.CONN_LISTEN
-            ],
-        )
+        sockets = process.net_connections("tcp")
+        yield stage, [one for one in sockets if one.raddr or one.status == psutil.CONN_LISTEN]
         for child in process.children():
-            yield from listeners(child, stage)
+            yield from sockets_of(child, stage)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return
 

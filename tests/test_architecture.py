@@ -27,6 +27,7 @@ UNPICKLING = {
     *("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
     *("torch.load", "np.load", "numpy.load", "eval", "exec"),
 }
+SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 CONFIGS = {"cloze.pipeline.config.settings", "cloze.model.config", "cloze.flows.config"}
 
 ALLOWED = {
@@ -211,6 +212,21 @@ def test_nothing_that_is_read_can_execute_code() -> None:
         f"{module}: {name}"
         for module, path in MODULES.items()
         for name in UNPICKLING & {*imports(path), *calls(path)}
+    ]
+    assert wrong == []
+
+
+def test_nothing_runs_through_a_shell_or_is_code_of_a_model() -> None:
+    """Slurm's batch script alone is one; whatever is put into it is quoted."""
+    wrong = [
+        f"{module}: {ast.unparse(node)}"
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and (
+            ast.unparse(node.func) in SHELLS
+            or {one.arg for one in node.keywords} & {"shell", "trust_remote_code"}
+        )
     ]
     assert wrong == []
 

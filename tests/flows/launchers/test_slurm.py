@@ -281,6 +281,21 @@ def test_the_batch_script_passes_shellcheck(tmp_path: Path, nodes: int) -> None:
     assert ("srun" in script) == (nodes > 1)
 
 
+def test_nothing_that_is_put_into_the_batch_script_is_run_by_its_shell(tmp_path: Path) -> None:
+    hostile = "a $(touch owned) `touch owned`; touch owned 'b'"
+    lines = launcher().script(["python", hostile], job=tmp_path / hostile).splitlines()
+    (job,) = (line for line in lines if line.startswith("job="))
+    (program,) = (line.removesuffix("&") for line in lines if "--exit-name" in line)
+    shell = f"attempt=x\n{job}\nprintf '%s\\0' \"$job\" {program}"
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    words = done.stdout.split("\0")
+    assert words[0] == str(tmp_path / hostile)
+    assert words[-3:-1] == ["python", hostile]
+    assert not (tmp_path / "owned").exists()
+
+
 def test_without_slurm_the_error_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
