@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import SMOKE, GoldenRun
 from tests.flows.standin_chain import Chain, ends, make_chain
+from tests.forked_commands import Forked
 from tests.running import RunFolder
 
 SCHEDULES = int(os.environ.get("CLOZE_SCHEDULES", "24"))  # `make schedules` follows 200
@@ -31,7 +32,7 @@ NAMES = ("try", "again")
 STAGES = ("vocabulary", "tokens", "examples")
 
 
-def struck(run: "subprocess.Popen[str]", dice: random.Random) -> bool:
+def struck(run: "Forked | subprocess.Popen[str]", dice: random.Random) -> bool:
     """Whether a process of the run was sent a signal, its own or one below it."""
     with suppress(psutil.NoSuchProcess):
         family = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
