@@ -34,6 +34,10 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"query": "the list", "passage": "of names"},
         {"query": "a new array", "passage": "of given shape"},
     ],
+    "reranking": [
+        {"query": "the list", "passage": "of names", "negatives": ["int", "value of name"]},
+        {"query": "a new array", "passage": "of given shape"},
+    ],
     "regression": [{"text_a": "the list", "label": 0.5}, {"text_a": "a new array", "label": 2.0}],
     "tagging": [
         {"words": ["list", "of", "name"], "tags": ["O", "O", "B-X"]},
