@@ -68,6 +68,40 @@ def test_a_folder_of_any_number_of_documents_ends_with_held_out_figures_and_sent
     assert "No text was held out" not in page
 
 
+@pytest.mark.slow
+def test_variants_of_a_sweep_with_other_masks_are_judged_on_the_same_tokens(tmp_path: Path) -> None:
+    folder, workspace = tmp_path / "texts", tmp_path / "runs"
+    folder.mkdir()
+    for number in range(25):
+        (folder / f"{number}.txt").write_text(text(number, 20))
+    settings = {"corpus.sources.0.path": str(folder), **TINY}
+    overrides = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    sweep = "examples.masking.masked_lm_prob=0.15,0.3"
+    command = ["run", "configs/text_folder.toml", "--without-prefect", *overrides]
+    command += ["--workspace", str(workspace), "--sweep", sweep]
+    done = cloze(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["notes"] == []
+    few, many = (one["runs"][0] for one in answer["variants"])
+    summaries = [
+        json.loads((workspace / name / "summary.json").read_text()) for name in (few, many)
+    ]
+    judged = [one["language_model"][0] for one in summaries]
+    assert judged[0]["masked_tokens"] == judged[1]["masked_tokens"] > 0
+    # The untrained encoder has the same loss on them to the last digit; the trained ones differ.
+    assert judged[0]["random_mlm_loss"] == judged[1]["random_mlm_loss"]
+    assert judged[0]["mlm_loss"] != judged[1]["mlm_loss"]
+    # Twice as many tokens were masked in training.
+    shares = []
+    for name in (few, many):
+        record = json.loads((workspace / name / "run.json").read_text())
+        key = record["stages"]["examples"]["key"]
+        (manifest,) = workspace.glob(f"artifacts/examples/{key}/manifest.json")
+        shares.append(json.loads(manifest.read_text())["config"]["examples"]["masking"])
+    assert [one["masked_lm_prob"] for one in shares] == [0.15, 0.3]
+
+
 def made_demo(environment: Path, *variables: str) -> list[str]:
     """The arguments with which `make demo` calls `cloze` in a fake environment."""
     programs = environment / "bin"
