@@ -121,11 +121,15 @@ def test_prefects_page_in_a_browser_calls_nobody_else(served: Deployment, tmp_pa
             page.text(expected)
             time.sleep(1)  # what is asked for after the page stands
             page.picture(tmp_path / f"{place}.png")
-        for width, mode in ((1200, "dark"), (400, "light")):
+        for width, mode in ((400, "light"), (1200, "dark")):
             page.open(f"{address}/dashboard", width=width, mode=mode)
             page.text("Dashboard")
             time.sleep(1)
             page.picture(tmp_path / f"{mode}-{width}.png")
+        # Without its theme, for which our policy must leave room, the page is black on black.
+        body = "getComputedStyle(document.body)"
+        dark, light = (page.evaluate(f"{body}.{name}") for name in ("backgroundColor", "color"))
+        assert (dark, light) == ("rgb(38, 39, 43)", "rgb(255, 255, 255)")
         asked = page.asked()
     ours = [one for one in asked if one.startswith(address)]
     others = {

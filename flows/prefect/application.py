@@ -44,13 +44,14 @@ STARTUP_FAILED = 3
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 
 POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; "
-    "connect-src 'self' {origins}; object-src 'none'; base-uri 'self'; form-action 'self'; "
-    "frame-ancestors 'none'"
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+    "worker-src 'self' blob:; connect-src 'self' {origins}; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
 )
 """What pages may load and contact: this server alone. Prefect's page would call an analytics
-service, whatever its settings say."""
+service, whatever its settings say. It computes its colours by `eval`: without that, it is black on
+black where the browser prefers dark."""
 
 SANDBOX = {"Content-Security-Policy": "sandbox; script-src 'none'"}
 """A report contains text of the corpus, so a browser must not treat it as a page of Prefect's."""
