@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.corpus import write_corpus
-from benchmarks.cpu_training import BEST
 from benchmarks.measuring import ROOT, Arguments, flags, run_cloze
+from benchmarks.training.cpu_training import BEST
 from cloze.artifacts.config import parse, read_toml
 from cloze.artifacts.store import open_artifact
 from cloze.flows.config import RunConfig
@@ -35,7 +35,7 @@ class Scale:
     """Sizes of the small and the large text."""
     repeats: int
     training: str
-    """Options of `cpu_training.py`."""
+    """Options of `training/cpu_training.py`."""
     race: str
     """Options of `race.py`."""
 
@@ -85,7 +85,7 @@ def commands(scale: Scale, output: Path) -> dict[str, list[str]]:
             "preparing/loader.py",
             *flags(examples=examples.directory, max_seq_length=longest),
         ],
-        "training": ["cpu_training.py", *scale.training.split()],
+        "training": ["training/cpu_training.py", *scale.training.split()],
         "race": [
             "race.py",
             *flags(examples=examples.directory, threads=cores),

@@ -26,7 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -181,6 +181,16 @@ def first_vector(precision: str) -> dict[str, float]:
     return dict(json.loads(measuring.output_of(command)))
 
 
+def beside_peers(milliseconds: Mapping[str, float], precision: str) -> float:
+    """How many times as fast as the fastest peer of the same precision we are."""
+    peers = [
+        value
+        for side, value in milliseconds.items()
+        if side.endswith(precision) and not side.startswith("cloze")
+    ]
+    return round(min(peers) / milliseconds[f"cloze {precision}"], 2)
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = measuring.Arguments(
@@ -234,14 +244,7 @@ def main() -> None:
                         times.append(one(side))
                 found = {side: round(statistics.median(times), 2) for side, times in took.items()}
                 milliseconds[name] = found
-                share[name] = {}
-                for precision in arguments.precisions:
-                    peers = [
-                        value
-                        for side, value in found.items()
-                        if side.endswith(precision) and not side.startswith("cloze")
-                    ]
-                    share[name][precision] = round(min(peers) / found[f"cloze {precision}"], 2)
+                share[name] = {p: beside_peers(found, p) for p in arguments.precisions}
                 print(name, found, share[name], file=sys.stderr, flush=True)
     result |= {
         "milliseconds": milliseconds,

@@ -57,7 +57,7 @@ part syncs 2 "${checks[@]}" syncs "${self_test[@]}"
 part parity 3 "${checks[@]}" parity "${self_test[@]}"
 TORCH_LOGS=recompiles,graph_breaks part shapes 3 "${checks[@]}" shapes "${self_test[@]}"
 part profile 3 "${checks[@]}" profile "${self_test[@]}"
-part benchmark 21 "$python" benchmarks/gpu_training.py --minutes 20 --out "$folder/benchmark.json" \
+part benchmark 21 "$python" benchmarks/training/gpu_training.py --minutes 20 --out "$folder/benchmark.json" \
     "${self_test[@]}"
 
 cat "$folder/benchmark.out"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.cpu_training import BEST, Case, compare_all
 from benchmarks.measuring import Arguments
+from benchmarks.training.cpu_training import BEST, Case, compare_all
 
 SIDES = ("ours", *BEST)
 SEQUENCES = {128: 64, 1024: 8, 4096: 2, 8192: 1}

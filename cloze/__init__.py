@@ -16,8 +16,8 @@ Out: `cloze.model.inference.load.Model`, `cloze.model.inference.predict.Predicto
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
+from cloze.artifacts.runtime.arguments import checked
 
 __all__ = [
     "ClozeError",

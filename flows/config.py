@@ -419,8 +419,8 @@ class RatesConfig(Config):
 
     gpu_tflops: float = Field(default=300.0, gt=0.0)
     """Sustained training throughput of one GPU in 10^12 FLOP/s, matrix products only. The default
-    assumes 40 % of an H100's peak; `benchmarks/gpu_training.py` measures yours. A CPU core reaches
-    0.05 to 0.3."""
+    assumes 40 % of an H100's peak; `benchmarks/training/gpu_training.py` measures yours. A CPU core
+    reaches 0.05 to 0.3."""
 
     step_seconds: float = Field(default=0.01, ge=0.0)
     """Overhead in seconds of each step, for any number of GPUs: kernel launches, gradient

@@ -25,8 +25,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.measuring import Arguments, output_of
-from benchmarks.product_steps import trainer, training_steps
-from benchmarks.workload import Workload
+from benchmarks.training.product_steps import trainer, training_steps
+from benchmarks.training.workload import Workload
 from cloze.model.config import TrainingMachine
 from cloze.model.training.start import training_environment
 

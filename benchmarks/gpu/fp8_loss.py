@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import Arguments, Figures, machine, read_result, write_result
-from benchmarks.product_steps import engine_of
+from benchmarks.training.product_steps import engine_of
 from cloze.artifacts.store import open_artifact
 from cloze.model.config import PretrainStage
 from cloze.model.data.micro_batches import Share, StepBatch, prefetch

@@ -24,7 +24,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.transformers_steps import hugging_face_model, padded_inputs
+from benchmarks.training.transformers_steps import hugging_face_model, padded_inputs
 from cloze.artifacts.store import open_artifact
 from cloze.model.config import PretrainStage
 from cloze.model.data.micro_batches import BatchSource, Share

@@ -110,46 +110,9 @@ def adapt(
         )
     asked = str(questions_file or "")
     if asked:
-        # Before hours of training.
-        questions_that_decide(asked)
-        start = InitialModel(model, model_directory(model, target.space()), model)
-        if not start.makes_sentence_vectors:
-            raise UsageError(
-                f"--evaluate {asked}: {model} is no sentence encoder, so search does not decide "
-                "what is kept; leave it out, and use `cloze search --evaluate` before and after"
-            )
+        _refuse_without_sentences(model, target, questions=asked)
     name = name or run_name(folder)
-    # The file's first line says which command wrote it, so that repeating this command finds its
-    # own.
-    first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
-    config = Path(f"{name}.toml")
-    if not config.exists():
-        directory = model_directory(model, target.space())
-        initial = InitialModel(model, directory, lasting_name(model, target.space()))
-        for fact in initial.facts():
-            say(fact)
-        if not how.is_given and not initial.makes_sentence_vectors:
-            say("forgetting of general text is not measured; --general TEXT measures it")
-        ours = left_out(folder, target.space(), *filter(None, (str(config), asked)))
-        if task := labelled_files(find_files(folder, ours)):
-            raise UsageError(
-                f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
-                f"{model}` writes a configuration that fine-tunes on them"
-            )
-        found = look(folder, ours)
-        for file in found.odd:
-            say(f"beside the text: {file}")
-        text = _timed(found, name, initial, target, how)
-        # Checked before it is written.
-        wanted = parse(RunConfig, tomllib.loads(text), source="the new configuration")
-        say(prospects(wanted))
-        write_bytes(str(config), f"{first_line}\n{text}".encode())
-        say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
-    elif config.read_text("utf-8").partition("\n")[0] != first_line:
-        raise UsageError(
-            f"{config}: already exists, written by another command; choose another --name, or "
-            f"use `cloze run {config}`"
-        )
+    config = _configuration(model, folder, name, how=how, target=target, questions=asked)
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
     if not how.steps:
@@ -164,6 +127,56 @@ def adapt(
         f"{answer.text}\n{verdict_line(statistics)}\n`cloze search {name} …` uses it",
         target.json,
     )
+
+
+def _refuse_without_sentences(model: str, target: Target, *, questions: str) -> None:
+    """Refuse questions that cannot be read, or that would decide nothing, before hours of work."""
+    questions_that_decide(questions)
+    start = InitialModel(model, model_directory(model, target.space()), model)
+    if not start.makes_sentence_vectors:
+        raise UsageError(
+            f"--evaluate {questions}: {model} is no sentence encoder, so search does not decide "
+            "what is kept; leave it out, and use `cloze search --evaluate` before and after"
+        )
+
+
+def _configuration(
+    model: str, folder: str, name: str, *, how: Continued, target: Target, questions: str
+) -> Path:
+    """The run's configuration file: the one that this command wrote before, or a new one."""
+    # The file's first line says which command wrote it, so that repeating this command finds its
+    # own, and with it the number of steps that was timed then.
+    first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
+    config = Path(f"{name}.toml")
+    if config.exists():
+        if config.read_text("utf-8").partition("\n")[0] != first_line:
+            raise UsageError(
+                f"{config}: already exists, written by another command; choose another --name, or "
+                f"use `cloze run {config}`"
+            )
+        return config
+    directory = model_directory(model, target.space())
+    initial = InitialModel(model, directory, lasting_name(model, target.space()))
+    for fact in initial.facts():
+        say(fact)
+    if not how.is_given and not initial.makes_sentence_vectors:
+        say("forgetting of general text is not measured; --general TEXT measures it")
+    ours = left_out(folder, target.space(), *filter(None, (str(config), questions)))
+    if task := labelled_files(find_files(folder, ours)):
+        raise UsageError(
+            f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
+            f"{model}` writes a configuration that fine-tunes on them"
+        )
+    found = look(folder, ours)
+    for file in found.odd:
+        say(f"beside the text: {file}")
+    text = _timed(found, name, initial, target, how)
+    # Checked before it is written.
+    wanted = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+    say(prospects(wanted))
+    write_bytes(str(config), f"{first_line}\n{text}".encode())
+    say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
+    return config
 
 
 def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: Continued) -> str:

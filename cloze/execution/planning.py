@@ -57,12 +57,7 @@ def plan(
         hand.
     """
     run, machine = target.read(config)
-    if gigabytes and corpus_bytes:
-        raise UsageError("--gigabytes and --corpus-bytes are the same; give one of them")
-    elsewhere = gigabytes * GIGABYTE or (bytes_of(corpus_bytes) if corpus_bytes else 0.0)
-    if elsewhere and not run.corpus:
-        given = f"--corpus-bytes {corpus_bytes}" if corpus_bytes else f"--gigabytes {gigabytes:g}"
-        raise UsageError(f"{given}: this run reads no corpus; omit the option")
+    elsewhere = _elsewhere(run, gigabytes, corpus_bytes)
     # A corpus that is not here cannot be looked at, so its stages cannot be planned.
     found = None if elsewhere else checked_plan(run, machine)
     to_run = found.to_run if found else (*PREPARE, "pretrain")
@@ -106,6 +101,17 @@ def plan(
     data["stages"] = [step.model_dump(mode="json") for step in found.steps] if found else []
     data["tables"] = [str(file) for file in written]
     return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
+
+
+def _elsewhere(run: RunConfig, gigabytes: float, corpus_bytes: str) -> float:
+    """Bytes of a corpus that is not on this machine, by either option; 0 without one."""
+    if gigabytes and corpus_bytes:
+        raise UsageError("--gigabytes and --corpus-bytes are the same; give one of them")
+    found = gigabytes * GIGABYTE or (bytes_of(corpus_bytes) if corpus_bytes else 0.0)
+    if found and not run.corpus:
+        given = f"--corpus-bytes {corpus_bytes}" if corpus_bytes else f"--gigabytes {gigabytes:g}"
+        raise UsageError(f"{given}: this run reads no corpus; omit the option")
+    return found
 
 
 def _text_of(run: RunConfig) -> tuple[float, float]:

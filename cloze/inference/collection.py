@@ -19,6 +19,7 @@ from pathlib import Path
 from cloze.artifacts import filesystem
 from cloze.artifacts.digests import digest_of
 from cloze.artifacts.errors import ClozeError, UsageError
+from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import say
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, commit, put_local_file, scratch_directory
@@ -85,22 +86,15 @@ def index_folder(
         found = digests_of_files(source.path, place="folder", exclude=source.exclude)
         return InputRef(digest=digest_of(found))
 
-    table = StageTable(
-        stage=STAGE,
-        format_version=FORMAT_VERSION,
-        config={
-            # Not where the files are; what they contain is in the inputs.
-            "source": source.model_dump(mode="json", exclude={"path", "exclude"}),
-            "passage_words": words,
-            "overlap": overlap,
-        },
-        inputs={
-            "model": InputRef(digest=digest_of_model(directory, place="model")),
-            "documents": documents(),
-        },
-        output="",
+    # Not where the files are; what they contain is in the inputs.
+    form = source.model_dump(mode="json", exclude={"path", "exclude"})
+    model_digest = InputRef(digest=digest_of_model(directory, place="model"))
+    table = _table(
+        space,
+        (STAGE, FORMAT_VERSION),
+        config={"source": form, "passage_words": words, "overlap": overlap},
+        inputs={"model": model_digest, "documents": documents()},
     )
-    table = table.model_copy(update={"output": space.store.directory(STAGE, table.key)})
     artifact, output = _intact(table), table.output
     if artifact:
         # The first line counts the documents read, of which there are none now.
@@ -125,10 +119,7 @@ def index_folder(
         # The key says what was read only if nothing has changed meanwhile.
         if documents() != table.inputs["documents"]:
             raise UsageError(f"{folder}: changed while it was read; run the command again")
-        files = [
-            put_local_file(output, f"{scratch}/{name}", name=name, rows=count)
-            for name in (passage_index.VECTORS, passage_index.PASSAGES)
-        ]
+        files = _put(scratch, output, (passage_index.VECTORS, passage_index.PASSAGES), rows=count)
     return commit(
         table,
         files,
@@ -196,24 +187,19 @@ def index_words(index: Artifact, *, language: str, space: Workspace) -> LexicalI
         language = _language_of(passages, index.manifest.statistics["passages"])
     lexical_index.analyzer(language)  # report an unknown one, or a missing library, early
     (digest,) = (f.sha256 for f in index.manifest.files if f.name == passage_index.PASSAGES)
-    table = StageTable(
-        stage=LEXICAL_STAGE,
-        format_version=LEXICAL_FORMAT_VERSION,
+    table = _table(
+        space,
+        (LEXICAL_STAGE, LEXICAL_FORMAT_VERSION),
         # Other versions have other stems, stopwords and arrays.
         config={name: version(name) for name in ("bm25s", "PyStemmer")} | {"language": language},
         inputs={"passages": InputRef(digest=digest)},
-        output="",
     )
-    table = table.model_copy(update={"output": space.store.directory(LEXICAL_STAGE, table.key)})
     artifact, output = _intact(table), table.output
     if not artifact:
         with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
             texts = metered(passage_index.read_texts(passages), verb="words", unit="passages")
             count = lexical_index.write_lexical_index(Path(scratch), texts, language=language)
-            files = [
-                put_local_file(output, f"{scratch}/{name}", name=name, rows=count)
-                for name in lexical_index.FILES
-            ]
+            files = _put(scratch, output, lexical_index.FILES, rows=count)
         artifact = commit(table, files, statistics={"passages": count})
         say(f"words: {language}" + (", unstemmed" if language == NO_LANGUAGE else " stemmer"))
     paths = {name: artifact.path(name) for name in lexical_index.FILES}
@@ -229,15 +215,13 @@ def _language_of(passages: str, count: int) -> str:
 
 def graph_of(index: Artifact, space: Workspace) -> Graph:
     """The graph of the index's vectors: an existing artifact, or a new one."""
-    table = StageTable(
-        stage=GRAPH_STAGE,
-        format_version=GRAPH_FORMAT_VERSION,
+    table = _table(
+        space,
+        (GRAPH_STAGE, GRAPH_FORMAT_VERSION),
         # Another version of the library builds its own graph.
         config={"usearch": version("usearch"), **passage_index.GRAPH_SETTINGS},
         inputs={"vectors": InputRef(digest=index.digest)},
-        output="",
     )
-    table = table.model_copy(update={"output": space.store.directory(GRAPH_STAGE, table.key)})
     artifact, output = _intact(table), table.output
     vectors = index.path(passage_index.VECTORS)
     if not artifact:
@@ -247,9 +231,7 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
             paths = {name: f"{scratch}/{name}" for name in passage_index.GRAPH_FILES}
             recall = passage_index.recall_of(Graph(paths, vectors), vectors)
-            files = [
-                put_local_file(output, path, name=name, rows=count) for name, path in paths.items()
-            ]
+            files = _put(scratch, output, passage_index.GRAPH_FILES, rows=count)
         artifact = commit(table, files, statistics={"recall": recall})
     recall = artifact.manifest.statistics["recall"]
     say(
@@ -257,6 +239,30 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
         "ones; without --index all are compared"
     )
     return Graph({name: artifact.path(name) for name in passage_index.GRAPH_FILES}, vectors)
+
+
+def _table(
+    space: Workspace,
+    made_by: tuple[str, int],
+    *,
+    config: Mapping[str, object],
+    inputs: dict[str, InputRef],
+) -> StageTable:
+    """The table of one index, which lies in the store under its own key.
+
+    `made_by` is the stage and the version of its format.
+    """
+    stage, format_version = made_by
+    # The key does not depend on the output, whose place it decides.
+    table = StageTable(
+        stage=stage, format_version=format_version, config=dict(config), inputs=inputs, output=""
+    )
+    return table.model_copy(update={"output": space.store.directory(stage, table.key)})
+
+
+def _put(scratch: str, output: str, names: Iterable[str], *, rows: int) -> list[FileEntry]:
+    """Upload files of the scratch directory, each with `rows` rows, as those of the artifact."""
+    return [put_local_file(output, f"{scratch}/{name}", name=name, rows=rows) for name in names]
 
 
 def _intact(table: StageTable) -> Artifact | None:

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.artifacts import filesystem
-from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.arguments import checked
 from cloze.flows.workspace import Workspace
 from cloze.inference.collection import AUTOMATIC, graph_of, index_folder, index_words
 from cloze.model.config import TrainingMachine

@@ -17,12 +17,12 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.results import Outcome, Result, SeedScores
 from cloze.artifacts.significance import gap, holm, is_real
-from cloze.artifacts.summary import Summary
 from cloze.flows.config import RunConfig
 from cloze.flows.report.charts import Line, LineChart, small_chart
 from cloze.flows.report.figures import over_seeds, read_summary
 from cloze.flows.report.page import fill
 from cloze.flows.report.plots import heldout_course
+from cloze.flows.report.summary import Summary
 from cloze.flows.report.units import nats, short, signed
 from cloze.flows.report.wording import metric_name, split_name, task_name
 from cloze.flows.workspace import Workspace

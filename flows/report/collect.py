@@ -27,7 +27,10 @@ from cloze.artifacts.manifest import Manifest
 from cloze.artifacts.results import HELDOUT, TRAIN, MaskedSentences, Scores
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, open_artifact
-from cloze.artifacts.summary import (
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
+from cloze.flows.config import ReportConfig, ReportStage, RunConfig
+from cloze.flows.external_inputs import read_model_config
+from cloze.flows.report.summary import (
     Corpus,
     CorpusSplit,
     EncoderFacts,
@@ -43,9 +46,6 @@ from cloze.artifacts.summary import (
     Summary,
     TrainingPoint,
 )
-from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
-from cloze.flows.config import ReportConfig, ReportStage, RunConfig
-from cloze.flows.external_inputs import read_model_config
 from cloze.flows.workspace import RunRecord, read_record_file
 from cloze.model.config import FAMILY_PRESETS, MODERN_PRESETS, PRESETS, SIZE_NAMES
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from cloze.artifacts import filesystem
 from cloze.artifacts.digests import digest_of
 from cloze.artifacts.results import SeedScores
-from cloze.artifacts.summary import Summary
 from cloze.flows.report import wording
+from cloze.flows.report.summary import Summary
 from cloze.flows.report.units import duration, memory, nats, percent
 from cloze.flows.workspace import SUMMARY_NAME, Workspace
 

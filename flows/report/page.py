@@ -16,9 +16,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import JsonValue
 
-from cloze.artifacts.summary import Summary
 from cloze.flows.report import plots, wording
 from cloze.flows.report.charts import Line, LineChart, line_chart
+from cloze.flows.report.summary import Summary
 from cloze.flows.report.units import (
     duration,
     integer,

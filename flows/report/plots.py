@@ -24,7 +24,9 @@ from cloze.artifacts.results import (
     Result,
     TaskScore,
 )
-from cloze.artifacts.summary import (
+from cloze.flows.report import charts
+from cloze.flows.report.charts import Bar, Line, LineChart, SystemRow
+from cloze.flows.report.summary import (
     Corpus,
     ExampleSet,
     HeldoutPoint,
@@ -34,8 +36,6 @@ from cloze.artifacts.summary import (
     Summary,
     TrainingPoint,
 )
-from cloze.flows.report import charts
-from cloze.flows.report.charts import Bar, Line, LineChart, SystemRow
 from cloze.flows.report.units import duration, integer, memory, nats, percent, scientific, short
 from cloze.flows.report.wording import (
     reference_shown,

@@ -25,7 +25,7 @@ from cloze.artifacts.results import (
     TaskScore,
 )
 from cloze.artifacts.significance import MIN_SEEDS
-from cloze.artifacts.summary import EncoderFacts, Summary
+from cloze.flows.report.summary import EncoderFacts, Summary
 from cloze.flows.report.units import (
     MINUS,
     duration,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.runtime.arguments import checked
 from cloze.artifacts.store import open_artifact
 from cloze.model.config import EncoderConfig, PretrainConfig, PretrainStage
 from cloze.model.data.batch import padded

@@ -145,14 +145,7 @@ def evaluate_language_model(
     GPUs, since scores are compared between machines.
     """
     config, tokenizer = stage.evaluate, encoder.tokenizer
-    examples = open_artifact(config.heldout_examples or table.input_path("examples"))
-    digest = examples.manifest.statistics.get("tokenizer_digest")
-    if digest is not None and digest != tokenizer.digest:
-        raise UsageError(
-            f"{examples.directory}: made with tokenizer {str(digest)[:12]}, the encoder has "
-            f"{tokenizer.digest[:12]}; evaluate with the examples it was trained on, or prepare "
-            "them again"
-        )
+    examples = _suited_examples(config.heldout_examples or table.input_path("examples"), tokenizer)
     next_token = None
     if encoder.objective == "next_token":
         next_token = NextToken.of(encoder.config.attention_direction)
@@ -201,6 +194,19 @@ def evaluate_language_model(
     sentences = fill_sentences(sentences, encoders, ngram, tokenizer, count=config.guesses)
     progress.advance(1, "masked sentences")
     return scores, sentences
+
+
+def _suited_examples(directory: str, tokenizer: SubwordTokenizer) -> Artifact:
+    """The held-out examples, refused if another tokenizer made them: their ids mean other words."""
+    examples = open_artifact(directory)
+    digest = examples.manifest.statistics.get("tokenizer_digest")
+    if digest is not None and digest != tokenizer.digest:
+        raise UsageError(
+            f"{examples.directory}: made with tokenizer {str(digest)[:12]}, the encoder has "
+            f"{tokenizer.digest[:12]}; evaluate with the examples it was trained on, or prepare "
+            "them again"
+        )
+    return examples
 
 
 def _initial_model(

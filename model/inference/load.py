@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.arguments import checked
 from cloze.artifacts.tokenizer import MASK, SubwordTokenizer, well_formed
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import Example, pack_sequences

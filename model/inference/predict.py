@@ -22,9 +22,9 @@ from pydantic import JsonValue
 from torch import nn
 
 from cloze.artifacts import filesystem
-from cloze.artifacts.arguments import checked
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.arguments import checked
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.encoder.models import SentenceModel, TaskModel
 from cloze.model.encoder.precision import Precision, placed

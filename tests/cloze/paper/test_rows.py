@@ -11,11 +11,11 @@ from scipy.stats import ttest_rel
 from cloze.artifacts.config import parse, read_toml
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.results import SeedScores
-from cloze.artifacts.summary import Summary
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.forecast import step_flops
 from cloze.flows.plan import Plan
+from cloze.flows.report.summary import Summary
 from cloze.flows.report.units import MINUS
 from cloze.flows.workspace import Workspace, read_record, run_artifact, workspace
 from cloze.paper import flow

@@ -7,7 +7,6 @@ import pytest
 
 from cloze.artifacts.results import MaskedSentences, Scores
 from cloze.artifacts.stage import InputRef
-from cloze.artifacts.summary import Summary
 from cloze.flows.report import wording as words
 from cloze.flows.report.__main__ import make_report
 from cloze.flows.report.collect import (
@@ -20,6 +19,7 @@ from cloze.flows.report.collect import (
 from cloze.flows.report.figures import figures, read_summary, terminal_lines
 from cloze.flows.report.page import render
 from cloze.flows.report.plots import companions, learning_curve, story
+from cloze.flows.report.summary import Summary
 from cloze.flows.workspace import Workspace
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,

@@ -20,12 +20,12 @@ from cloze.artifacts.results import (
 )
 from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.store import open_artifact
-from cloze.artifacts.summary import Summary
 from cloze.flows.report.__main__ import make_report
 from cloze.flows.report.collect import collect
 from cloze.flows.report.figures import terminal_lines
 from cloze.flows.report.page import render
 from cloze.flows.report.plots import task_spread
+from cloze.flows.report.summary import Summary
 from cloze.flows.report.wording import lede
 from tests.flows.report.report_run import PRESENT, SECRET, report_table
 

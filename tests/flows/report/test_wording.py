@@ -12,10 +12,10 @@ from cloze.artifacts.results import (
     SystemScore,
     TaskScore,
 )
-from cloze.artifacts.summary import Pretraining, Summary
 from cloze.flows.report.charts import falling_part
 from cloze.flows.report.page import to_toml
 from cloze.flows.report.plots import crossing, plateau, task_spread
+from cloze.flows.report.summary import Pretraining, Summary
 from cloze.flows.report.units import (
     THIN,
     duration,

@@ -1,6 +1,6 @@
 """Our matrix products against torch's library: all of a step in fp32; in bf16 those of our kernels.
 
-    python benchmarks/matrix_products.py [--precision bf16] [--seconds 50] [--threads 2]
+    python benchmarks/training/matrix_products.py [--precision bf16] [--seconds 50] [--threads 2]
 
 In:  nothing: the operands are drawn from a seed; six of each, so that they do not stay in cache.
 Out: benchmarks/results/products_bf16.json or products_fp32.json, by this machine's precision, and a
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 from torch import Tensor

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_training
-from benchmarks.gpu_training import Case, Outcome
-from benchmarks.transformers_steps import micro_batches
-from benchmarks.workload import Workload
+from benchmarks.training import gpu_training
+from benchmarks.training.gpu_training import Case, Outcome
+from benchmarks.training.transformers_steps import micro_batches
+from benchmarks.training.workload import Workload
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu_first_hour.sh"
+SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "gpu_first_hour.sh"
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ echo '{{"found": true}}'
     assert called.read_text().splitlines() == [
         " -m pytest -q -m gpu -p no:cacheprovider tests/model",
         *checks,
-        f" benchmarks/gpu_training.py --minutes 20 --out {folder}/benchmark.json",
+        f" benchmarks/training/gpu_training.py --minutes 20 --out {folder}/benchmark.json",
     ]
     minutes = re.findall(r"^\w+ \(at most (\d+) minutes\)", run.stderr, re.M)
     assert len(minutes) == len(names)

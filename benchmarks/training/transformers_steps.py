@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from benchmarks.workload import VOCABULARY, Workload, cut
+from benchmarks.training.workload import VOCABULARY, Workload, cut
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import Example, PackedBatch, pack_sequences
 from cloze.model.hugging_face.layout import hugging_face_config

@@ -1,6 +1,6 @@
 """Pre-training on a CPU against Hugging Face at its best and as its Trainer is configured.
 
-    python benchmarks/cpu_training.py [--presets mini base] [--rounds 3]
+    python benchmarks/training/cpu_training.py [--presets mini base] [--rounds 3]
 
 In:  nothing: the examples are drawn from a seed, with the lengths of real text (mean 104 of 128).
 Out: benchmarks/results/cpu_training.json, and a table on standard output.
@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TypedDict, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import measuring
 from benchmarks.measuring import PRECISION, Figures
@@ -98,7 +98,9 @@ def compare(case: Case, *, sides: Sequence[str], rounds: int, cores: str) -> Fig
         options = measuring.flags(**case.options, steps=steps)
         tries: dict[float, Turn] = {}
         while len(tries) <= REPEATS:
-            said = measuring.measure_program("training_steps.py", side, *options, cores=cores).said
+            said = measuring.measure_program(
+                "training/training_steps.py", side, *options, cores=cores
+            ).said
             rate = statistics.median(said["rates"])
             tries[rate] = cast("Turn", said)
             if rate >= UNDISTURBED * best_rate:

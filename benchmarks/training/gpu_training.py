@@ -1,7 +1,7 @@
 """Pre-training on one CUDA GPU: the product against Hugging Face.
 
-    python benchmarks/gpu_training.py [--minutes 20] [--only large] [--out FILE]
-    python benchmarks/gpu_training.py --self-test          the same logic, tiny, on a CPU
+    python benchmarks/training/gpu_training.py [--minutes 20] [--only large] [--out FILE]
+    python benchmarks/training/gpu_training.py --self-test          the same logic, tiny, on a CPU
 
 In:  nothing: the examples are drawn from a seed, with the lengths of real text (and once all full).
 Out: benchmarks/results/gpu_training.json, written after every case, and a table on standard output.
@@ -37,12 +37,17 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import PRECISION, ROOT, Arguments, Figures, markdown, write_result
-from benchmarks.product_steps import trainer, training_steps
-from benchmarks.transformers_steps import Inputs, hugging_face_model, micro_batches, update_of
-from benchmarks.workload import DISTINCT, Workload, encoder_config
+from benchmarks.training.product_steps import trainer, training_steps
+from benchmarks.training.transformers_steps import (
+    Inputs,
+    hugging_face_model,
+    micro_batches,
+    update_of,
+)
+from benchmarks.training.workload import DISTINCT, Workload, encoder_config
 from cloze.model.config import TrainingMachine
 from cloze.model.encoder.operations.products import matrix_rate
 from cloze.model.encoder.precision import require_fp8

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.workload import DISTINCT, VOCABULARY, Workload, cut, encoder_config
+from benchmarks.training.workload import DISTINCT, VOCABULARY, Workload, cut, encoder_config
 from cloze.model.config import PretrainStage, TrainingMachine
 from cloze.model.data.batch import pack_sequences
 from cloze.model.data.micro_batches import StepBatch, on_device, prefetch

@@ -1,7 +1,7 @@
 """One side of a CPU benchmark: a number of training steps, or of documents embedded, each timed.
 
-    python benchmarks/training_steps.py ours --preset mini --steps 12 --warm-up 3
-    python benchmarks/training_steps.py huggingface_bf16 --preset modern-17M --longest 1024
+    python benchmarks/training/training_steps.py ours --preset mini --steps 12 --warm-up 3
+    python benchmarks/training/training_steps.py huggingface_bf16 --preset modern-17M --longest 1024
 
 In:  the side: `ours` (the trainer's engine), `huggingface_bf16` or `huggingface_fp32`; `_compiled`
      may follow.
@@ -26,17 +26,24 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.cpu_training import Turn
 from benchmarks.measuring import PRECISION, Arguments
-from benchmarks.transformers_steps import (
+from benchmarks.training.cpu_training import Turn
+from benchmarks.training.transformers_steps import (
     LEARNING_RATE,
     hugging_face_model,
     micro_batches,
     update_of,
 )
-from benchmarks.workload import DISTINCT, SHARE_BY_TENTH, VOCABULARY, Workload, cut, encoder_config
+from benchmarks.training.workload import (
+    DISTINCT,
+    SHARE_BY_TENTH,
+    VOCABULARY,
+    Workload,
+    cut,
+    encoder_config,
+)
 from cloze.model.config import EncoderConfig, PretrainStage
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.encoder.models import Encoder
@@ -54,7 +61,7 @@ Step = Callable[[Sequence[Example], int], object]
 def our_training(config: EncoderConfig) -> Step:
     """The trainer's engine: ZeRO 0, one rank."""
     # imported here to keep our code out of the other side's process
-    from benchmarks.product_steps import engine_of
+    from benchmarks.training.product_steps import engine_of
     from cloze.model.training.distributed import join_world
     from cloze.model.training.pretrain import cpu_token_budget
 
