@@ -7,22 +7,28 @@ A field's docstring is its description: what it is, its unit, reason and source.
 paper.
 """
 
+import ast
 import difflib
+import inspect
+import itertools
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    GetJsonSchemaHandler,
     JsonValue,
     ValidationError,
     field_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import ErrorDetails
+from pydantic_core import CoreSchema, ErrorDetails
 
 from cloze.artifacts.errors import UsageError
 
@@ -45,9 +51,21 @@ FieldT = TypeVar("FieldT")
 class Config(BaseModel):
     """A frozen table of settings; rejects unknown keys and integers of more than 64 bits."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    # Every process imports these classes, and few use many of them: their validators are built at
+    # first use, and their docstrings read when a schema is asked for, which saves most of the time.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for model in cls.__mro__:
+            for name, docstring in field_docstrings(model).items():
+                if name in properties:
+                    properties[name].setdefault("description", docstring)
+        return schema
 
     @field_validator("*")
     @classmethod
@@ -59,6 +77,30 @@ class Config(BaseModel):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def field_docstrings(model: type) -> dict[str, str]:
+    """The docstring after each field that the class `model` defines itself, from its source."""
+    body = _classes_in(model.__module__).get(model.__name__, [])
+    return {
+        field.target.id: inspect.cleandoc(after.value.value)
+        for field, after in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    }
+
+
+@cache
+def _classes_in(module: str) -> dict[str, list[ast.stmt]]:
+    """The bodies of a module's classes, by name; none where there is no source."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def read_toml(path: str | Path) -> dict[str, object]:

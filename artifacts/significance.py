@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from scipy.special import stdtr, stdtrit
+import scipy  # imports `scipy.special` on first use
 
 LEVEL = 0.05
 """The share of tables without any difference that may name one."""
@@ -40,14 +40,14 @@ class Gap(NamedTuple):
         """Of a two-sided t-test; None if the seeds gave equal scores or are too few."""
         if not self.freedom or not self.standard_error:
             return None
-        return float(2 * stdtr(self.freedom, -abs(self.mean) / self.standard_error))
+        return float(2 * scipy.special.stdtr(self.freedom, -abs(self.mean) / self.standard_error))
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval, uncorrected; None where there is no p-value."""
         if not self.freedom or not self.standard_error:
             return None
-        reach = float(stdtrit(self.freedom, 1 - LEVEL / 2)) * self.standard_error
+        reach = float(scipy.special.stdtrit(self.freedom, 1 - LEVEL / 2)) * self.standard_error
         return self.mean - reach, self.mean + reach
 
 

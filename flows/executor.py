@@ -7,7 +7,7 @@ Out: the run's record, rewritten after every stage, and an error if the run fail
     execute → Executor.ensure → run_job → launcher.start ⇒ supervisor ⇒ the stage's program
 
 `execute` runs the stages one after another; the Prefect flows drive the same `Executor` with each
-stage as a task (flows/prefect/flows.py).
+stage as a task (flows/prefect/tracking.py).
 """
 
 import itertools

@@ -105,7 +105,7 @@ def writable_workspace(root: str) -> Workspace:
 class StageRecord(Config):
     """One stage of a run; fields written by earlier versions are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     key: str = Field(pattern=r"^[0-9a-z]+$")
     """Key of its stage table."""
@@ -132,7 +132,7 @@ class StageRecord(Config):
 class RunRecord(Config):
     """One run; fields written by earlier versions are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """The run's name."""

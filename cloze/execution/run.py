@@ -171,7 +171,7 @@ def _run_with_prefect(plans: Sequence[Plan]) -> list[RunRecord]:
                 begun.run_until(lambda: server.ready() and not importing.is_alive())
                 server.wait()
                 importing.join()
-                from cloze.flows.prefect.flows import execute_as_flow, reporting_to
+                from cloze.flows.prefect.tracking import execute_as_flow, reporting_to
 
                 with reporting_to(server.url):
                     record = execute_as_flow(first, begun)
@@ -191,7 +191,7 @@ def _importing_prefect() -> Iterator[threading.Thread]:
 
     def importing() -> None:
         with suppress(ImportError):  # raised again by whoever needs it
-            import_module("cloze.flows.prefect.flows")
+            import_module("cloze.flows.prefect.tracking")
 
     thread = threading.Thread(target=importing)
     thread.start()
@@ -208,10 +208,10 @@ def tracked_by_prefect(space: Workspace, *, run: str) -> Iterator[None]:
     Prefect reads its settings on import, so flows are imported within the context.
     """
     server_starting = prefect_server(
-        space, run=run, meanwhile=lambda: import_module("cloze.flows.prefect.flows")
+        space, run=run, meanwhile=lambda: import_module("cloze.flows.prefect.tracking")
     )
     with server_starting as server:
-        from cloze.flows.prefect.flows import reporting_to
+        from cloze.flows.prefect.tracking import reporting_to
 
         with reporting_to(server):
             yield

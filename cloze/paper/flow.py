@@ -9,7 +9,8 @@ from prefect import flow
 from cloze.flows.config import THIS_MACHINE
 from cloze.flows.external_inputs import Digests
 from cloze.flows.plan import Plan
-from cloze.flows.prefect.flows import Machine, Record, Run, announced, tracked
+from cloze.flows.prefect.flows import Machine, Run, announced
+from cloze.flows.prefect.tracking import Record, tracked
 from cloze.flows.stages import PREPARE
 from cloze.flows.variants import Settings, changed
 from cloze.flows.workspace import run_artifact, workspace

@@ -106,3 +106,29 @@ def test_a_missing_or_broken_file_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("a = [")
     with pytest.raises(UsageError, match="not a TOML file"):
         read_toml(tmp_path / "broken.toml")
+
+
+class Described(Config):
+    rate: float = 0.1
+    """Learning rate at the peak.
+
+    Per step.
+    """
+    inner: Inner = Inner()
+    """A table of its own."""
+    plain: int = 0
+
+
+class Heir(Described):
+    plain: int = 1
+    """Described here alone."""
+
+
+def test_a_schema_describes_fields_by_the_docstrings_after_them_inherited_ones_too() -> None:
+    found = Heir.model_json_schema()["properties"]
+    assert {name: field.get("description") for name, field in found.items()} == {
+        "rate": "Learning rate at the peak.\n\nPer step.",
+        "inner": "A table of its own.",
+        "plain": "Described here alone.",
+    }
+    assert "description" not in Described.model_json_schema()["properties"]["plain"]

@@ -21,24 +21,26 @@ from cloze.artifacts.errors import UsageError
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.job import StageFailed
 from cloze.flows.plan import Plan
-from cloze.flows.prefect import flows
+from cloze.flows.prefect import tracking
 from cloze.flows.prefect.flows import (
     SERVED,
     SERVING,
-    ProgressBars,
-    artifact_key,
     end_to_end,
     evaluate,
-    execute_as_flow,
-    figure_rows,
     finetune,
     prepare,
     pretrain,
-    reporting_to,
-    stage_rows,
 )
 from cloze.flows.prefect.server import ServerLost, prefect_server
 from cloze.flows.prefect.serving import deployments
+from cloze.flows.prefect.tracking import (
+    ProgressBars,
+    artifact_key,
+    execute_as_flow,
+    figure_rows,
+    reporting_to,
+    stage_rows,
+)
 from cloze.flows.workspace import RunRecord, StageRecord, writable_workspace
 from cloze.model.config import TrainingMachine
 from tests.waiting import PATIENCE, wait_for
@@ -276,7 +278,7 @@ def test_a_server_that_is_away_is_left_alone_and_the_run_goes_on(
         asked.append(key)
         raise httpx.ConnectError("connection refused")
 
-    monkeypatch.setattr(flows, "create_progress_artifact", away)
+    monkeypatch.setattr(tracking, "create_progress_artifact", away)
     bars = ProgressBars("try")
     for stage in ("tokens", "examples"):
         event = {"stage": stage, "state": "running", "text": ""}

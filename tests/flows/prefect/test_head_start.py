@@ -15,9 +15,9 @@ from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.job import StageFailed
 from cloze.flows.plan import Plan
-from cloze.flows.prefect.flows import execute_as_flow, reporting_to
 from cloze.flows.prefect.head_start import HeadStart
 from cloze.flows.prefect.server import prefect_server
+from cloze.flows.prefect.tracking import execute_as_flow, reporting_to
 from cloze.flows.workspace import read_record, workspace, writable_workspace
 from tests.waiting import wait_for
 
