@@ -21,12 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tokenizers
 from pydantic import JsonValue
 from tokenizers import AddedToken, Tokenizer
 
+from cloze.artifacts.config import JsonObject
 from cloze.artifacts.digests import digest_of
 from cloze.artifacts.errors import UsageError, is_panic
 
@@ -424,7 +425,7 @@ def _around_masks(tokenizer: SubwordTokenizer, text: str, mask_token: str) -> li
     return [tokenizer.encode(part) for part in parts]
 
 
-def _other_special(table: dict[str, Any], special: Collection[str]) -> list[dict[str, Any]]:
+def _other_special(table: JsonObject, special: Collection[str]) -> list[JsonObject]:
     """The special tokens of a `tokenizer.json` beyond those named."""
     return [
         word

@@ -6,8 +6,8 @@ Out: the fields of a `TaskConfig`. No framework is imported here, since the conf
 
 import tomllib
 from pathlib import Path
-from typing import Any
 
+from cloze.artifacts.config import JsonObject
 from cloze.artifacts.results import TASK_SPLITS
 
 DEFAULTS = {
@@ -20,7 +20,7 @@ DEFAULTS = {
 }
 """Fields of a task that glue.toml leaves out."""
 
-GLUE: dict[str, dict[str, Any]] = {
+GLUE: dict[str, JsonObject] = {
     name: DEFAULTS | task
     for name, task in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
@@ -32,7 +32,7 @@ MISMATCHED = "dev_mismatched"
 """MNLI's second development set, a column of its own in Table 1 and in its average of nine."""
 
 
-def task_fields(name: str, folder: str) -> dict[str, Any]:
+def task_fields(name: str, folder: str) -> JsonObject:
     """The `TaskConfig` fields of GLUE task `name`, with its files in `folder`."""
     task = GLUE[name]
     files = {split: f"{folder}/{task[split]}" for split in TASK_SPLITS}

@@ -23,13 +23,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks import measuring
+from benchmarks.measuring import Figures
 from cloze.artifacts.results import Trials
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.model.config import FinetuneStage
@@ -72,7 +72,7 @@ def write(path: Path, rows: Rows) -> str:
     return str(path)
 
 
-def ours(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> dict[str, Any]:
+def ours(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> Figures:
     """The stage finetune, with the approach chosen or by fine-tuning alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -82,7 +82,7 @@ def ours(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> dict[st
             "train": write(folder / "train.csv", train),
             "test": write(folder / "test.csv", test),
         }
-        config: dict[str, Any] = {"tasks": [task], "seeds": [seed], "precision": "auto"}
+        config: Figures = {"tasks": [task], "seeds": [seed], "precision": "auto"}
         if chooses:
             config["choose"] = {"shares": []}
         table = StageTable(
@@ -95,7 +95,7 @@ def ours(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> dict[st
         )
         artifact = make_trials(table, [])
         (trial,) = Trials.model_validate(artifact.read_json("trials.json")).trials
-    found: dict[str, Any] = {"accuracy": trial.test["accuracy"]}
+    found: Figures = {"accuracy": trial.test["accuracy"]}
     if trial.choice:
         found |= {
             "chosen": trial.choice.chosen,
@@ -117,12 +117,12 @@ def ours(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> dict[st
     return found
 
 
-def fine_tuned(train: Rows, test: Rows, seed: int) -> dict[str, Any]:
+def fine_tuned(train: Rows, test: Rows, seed: int) -> Figures:
     """Plain fine-tuning of all parameters, three epochs."""
     return ours(train, test, seed, chooses=False)
 
 
-def vectors_and_regression(train: Rows, test: Rows, seed: int) -> dict[str, Any]:
+def vectors_and_regression(train: Rows, test: Rows, seed: int) -> Figures:
     """Logistic regression of scikit-learn's defaults on sentence-transformers' vectors."""
     from sentence_transformers import SentenceTransformer
     from sklearn.linear_model import LogisticRegression
@@ -134,7 +134,7 @@ def vectors_and_regression(train: Rows, test: Rows, seed: int) -> dict[str, Any]
     return {"accuracy": float(np.mean(right))}
 
 
-def setfit(train: Rows, test: Rows, seed: int) -> dict[str, Any]:
+def setfit(train: Rows, test: Rows, seed: int) -> Figures:
     """SetFit with its defaults: one epoch of pairs, batches of 16, a logistic head."""
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
@@ -155,7 +155,7 @@ def setfit(train: Rows, test: Rows, seed: int) -> dict[str, Any]:
     return {"accuracy": float(np.mean(right))}
 
 
-SIDES: dict[str, Callable[[Rows, Rows, int], dict[str, Any]]] = {
+SIDES: dict[str, Callable[[Rows, Rows, int], Figures]] = {
     "ours": ours,
     "vectors_and_regression": vectors_and_regression,
     "setfit": setfit,
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--test-rows", type=int, default=1000)
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
-    cells: list[dict[str, Any]] = []
+    cells: list[Figures] = []
     if asked.output.exists():
         cells = json.loads(asked.output.read_text("utf-8"))["cells"]
     known = {(one["data"], one["rows"], one["seed"], one["side"]) for one in cells}

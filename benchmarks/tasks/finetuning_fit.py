@@ -20,7 +20,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -35,7 +35,7 @@ RECIPES: dict[str, dict[str, float]] = {
     "SST-2": {"epochs": 3, "learning_rate": 5e-5},
 }
 BATCH = 32
-QUIET: dict[str, Any] = {
+QUIET: Figures = {
     "use_cpu": True,
     "save_strategy": "no",
     "logging_strategy": "no",

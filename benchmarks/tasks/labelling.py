@@ -25,6 +25,7 @@ from sklearn.model_selection import StratifiedKFold
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks import measuring
+from benchmarks.measuring import Figures
 from benchmarks.tasks.few_labels import drawn, model_folder, read
 from cloze.model.config import TaskConfig
 from cloze.model.finetune.sentence_heads import LinearHead, fit_head
@@ -65,7 +66,7 @@ def accuracy(head: LinearHead, vectors: Array, targets: Array) -> float:
     return float((head(vectors).argmax(-1) == targets).mean())
 
 
-def promises(train: tuple[Array, Array], test: tuple[Array, Array], labels: int) -> dict[str, Any]:
+def promises(train: tuple[Array, Array], test: tuple[Array, Array], labels: int) -> Figures:
     """Heads, calibration and coverage of one draw."""
     held, head = out_of_fold(*train, labels), our_head(*train, labels)
     temperatures = fit_temperatures(held)
@@ -160,9 +161,9 @@ def main() -> None:
             for rows in files
         )
         sets[name] = (train, test, len(labels))
-    results: dict[str, Any] = {}
+    results: Figures = {}
     for name, (train, test, labels) in sets.items():
-        found: dict[str, Any] = {"labels": labels, "cells": [], "planted": [], "curves": []}
+        found: Figures = {"labels": labels, "cells": [], "planted": [], "curves": []}
         for seed in range(asked.draws):
             order = np.random.default_rng(seed).permutation(len(train[1]))
             for rows in asked.rows:

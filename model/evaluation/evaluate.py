@@ -12,9 +12,8 @@ import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from cloze.artifacts.config import parse
+from cloze.artifacts.config import JsonObject, parse
 from cloze.artifacts.progress import Progress
 from cloze.artifacts.results import (
     WIN_DIFFERENCE,
@@ -50,7 +49,7 @@ from cloze.model.training.waiting import patient_threads
 PRETRAINED = "pretrained"
 RANDOM = "random"
 
-REFERENCE: dict[str, Any] = tomllib.loads(
+REFERENCE: JsonObject = tomllib.loads(
     Path(__file__).with_name("reference_scores.toml").read_text("utf-8")
 )
 """Published scores, table by table."""

@@ -24,11 +24,12 @@ from functools import partial
 from io import BufferedIOBase
 from itertools import chain, islice
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
 
+from cloze.artifacts.config import JsonObject
 from cloze.artifacts.errors import ClozeError, UsageError, explained
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.children import Child, WorkerFailed, WorkerKilled, shell_code, start
@@ -208,7 +209,7 @@ def _put(stream: BufferedIOBase, header: Mapping[str, object], content: bytes = 
     stream.flush()
 
 
-def _get(stream: BufferedIOBase) -> tuple[dict[str, Any], bytes]:
+def _get(stream: BufferedIOBase) -> tuple[JsonObject, bytes]:
     """The next line and its bytes; `EOFError` where the other process is gone."""
     line = stream.readline()
     if not line.endswith(b"\n"):

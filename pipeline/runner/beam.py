@@ -62,7 +62,7 @@ from apache_beam.utils import thread_pool_executor
 from apache_beam.utils.counters import CounterFactory
 
 from cloze.artifacts.errors import UsageError
-from cloze.pipeline.runner.graph import Collection, Step
+from cloze.pipeline.runner.graph import LastCollection, Step
 
 
 class _StateSampler(statesampler.StateSampler):
@@ -126,7 +126,7 @@ def _with_plain_key(pair: tuple[Any, Any]) -> tuple[int, Any]:
 
 
 def add_job(
-    job: Collection[Any],
+    job: LastCollection,
     pipeline: Pipeline,
     *before: Step,
     start: PTransform[Any, Any] | None = None,

@@ -31,7 +31,7 @@ from cloze.artifacts.store import WORK
 from cloze.pipeline.config.settings import PipelineMachine
 from cloze.pipeline.runner.graph import (
     Build,
-    Collection,
+    LastCollection,
     ReportReader,
     WorkQueue,
     job_error,
@@ -115,7 +115,7 @@ def scratch_parent() -> str:
     return directory if len(os.fsencode(directory)) < LONGEST_DIRECTORY else "/tmp"
 
 
-def run_inline(job: Collection[Any], reader: ReportReader, stall_timeout: float) -> None:
+def run_inline(job: LastCollection, reader: ReportReader, stall_timeout: float) -> None:
     """Run in this process, one task after another."""
     with polling(reader, stall_timeout=stall_timeout):
         try:

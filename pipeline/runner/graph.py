@@ -118,7 +118,10 @@ class WorkQueue:
             os.close(handle)
 
 
-Build = Callable[[WorkQueue], Collection[Any]]
+LastCollection = Collection[Any]
+"""A whole job, which its last collection leads to, whatever its items are."""
+
+Build = Callable[[WorkQueue], LastCollection]
 """Builds a job; its steps report to the queue after each task, every few seconds at most."""
 
 

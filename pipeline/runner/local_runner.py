@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 from urllib.parse import quote
 
 import grpc
@@ -68,8 +68,8 @@ from cloze.pipeline.runner.beam import (
 )
 from cloze.pipeline.runner.graph import (
     ERROR_KINDS,
-    Collection,
     JobFailed,
+    LastCollection,
     ReportReader,
     job_error,
     stalled,
@@ -98,7 +98,7 @@ SERVER_OPTIONS = (
 
 
 def run_supervised(
-    job: Collection[Any],
+    job: LastCollection,
     *,
     machine: PipelineMachine,
     options: Sequence[str],
@@ -170,7 +170,7 @@ def watch(head: Child, events: int, *, reader: ReportReader, stall_timeout: floa
 
 
 def run_job(
-    job: Collection[Any], *, machine: PipelineMachine, flags: list[str], events: int
+    job: LastCollection, *, machine: PipelineMachine, flags: list[str], events: int
 ) -> None:
     """In the forked child: run the job and report how it ended."""
     SocketServer.directory = tempfile.gettempdir()
@@ -204,7 +204,7 @@ def _report_but_closed_streams(raised: threading.ExceptHookArgs) -> None:
 
 
 def _run_pipeline(
-    job: Collection[Any], environment: environments.Environment, *, flags: list[str]
+    job: LastCollection, environment: environments.Environment, *, flags: list[str]
 ) -> None:
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # its errors are raised here, too
     options = PipelineOptions([*QUIET_AND_UNCHECKED, *flags])

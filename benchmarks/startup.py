@@ -1,0 +1,111 @@
+"""What starting costs: commands beside the import of torch, a run with Prefect beside one without.
+
+    python benchmarks/startup.py [--rounds 3] [--earlier ../before/.venv/bin/python]
+
+In:  this installation, and with --earlier the Python of another one, an earlier state of the
+     project, which takes part in the same turns.
+Out: benchmarks/results/startup.json: medians of processor time over all processes, and of
+     wall-clock time, and the ratios below on standard output as well.
+
+Nearly all of what the smoke configuration takes is imports. On a busy machine only processor time
+can be compared; the ratios are of processor time. Bytecode is written in the first turn, which
+does not count.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import measuring
+from benchmarks.measuring import ROOT, Measurement
+
+CONFIG = "configs/smoke.toml"
+RATIOS = {
+    "load": ("load", "torch"),
+    "fill-mask": ("fill-mask", "torch"),
+    "nothing to do": ("nothing to do", "plan"),
+    "with Prefect": ("smoke", "smoke without Prefect"),
+}
+"""Each command beside what it is measured against."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """An installation."""
+
+    name: str
+    python: str
+    root: Path
+    """The checkout whose configuration it reads."""
+    workspace: Path
+    """Where its smoke run has finished."""
+
+    def command(self, case: str, folder: Path) -> list[str]:
+        """The command line of a case; runs that make everything do it in `folder`."""
+        cloze = [self.python, "-P", "-m", "cloze"]
+        finished = ["--workspace", str(self.workspace)]
+        fresh = ["--workspace", str(folder / "workspace")]
+        loading = f"import cloze; cloze.load('smoke', workspace={str(self.workspace)!r})"
+        return {
+            "torch": [self.python, "-c", "import torch"],
+            "load": [self.python, "-c", loading],
+            "fill-mask": [*cloze, "fill-mask", "smoke", "a [MASK].", *finished],
+            "plan": [*cloze, "plan", CONFIG, *finished],
+            "nothing to do": [*cloze, "run", CONFIG, *finished],
+            "smoke": [*cloze, "run", CONFIG, *fresh],
+            "smoke without Prefect": [*cloze, "run", CONFIG, "--without-prefect", *fresh],
+        }[case]
+
+    def measure(self, case: str) -> Measurement:
+        """One turn, on all cores."""
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        with tempfile.TemporaryDirectory() as folder:
+            command = self.command(case, Path(folder))
+            return measuring.measure(command, cores=cores, cwd=self.root)
+
+
+def main() -> None:
+    """Measure and write the result."""
+    parser = measuring.Arguments(__doc__, output="startup.json", rounds=3, earlier="")
+    arguments = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    result: dict[str, object] = {"machine": measuring.machine(), "rounds": arguments.rounds}
+    with tempfile.TemporaryDirectory() as kept:
+        sides = [Side("now", sys.executable, ROOT, Path(kept) / "now")]
+        if arguments.earlier:
+            # The path as it was given: resolved, it would be the interpreter outside.
+            python = Path(os.path.abspath(arguments.earlier))
+            sides.append(Side("earlier", str(python), python.parents[2], Path(kept) / "earlier"))
+        for side in sides:
+            side.measure("nothing to do")  # this once, it has everything to do
+        names = list(dict.fromkeys(name for pair in RATIOS.values() for name in pair))
+        cases = [(side, case) for case in names for side in sides]
+        found = measuring.in_turns(
+            cases, lambda one: one[0].measure(one[1]), rounds=arguments.rounds
+        )
+    seconds: dict[str, dict[str, float]] = {side.name: {} for side in sides}
+    for (side, case), measured in found.items():
+        seconds[side.name][case] = round(statistics.median(one.cpu for one in measured), 2)
+    ratios = {
+        side: {name: round(of[a] / of[b], 2) for name, (a, b) in RATIOS.items()}
+        for side, of in seconds.items()
+    }
+    walls = {
+        f"{side.name} {case}": round(statistics.median(one.wall for one in measured), 1)
+        for (side, case), measured in found.items()
+    }
+    result |= {"processor_seconds": seconds, "ratios": ratios, "wall_seconds": walls}
+    if arguments.earlier:
+        now, then = seconds["now"], seconds["earlier"]
+        result["share_of_earlier"] = {case: round(now[case] / then[case], 2) for case in now}
+    print(result, file=sys.stderr)
+    measuring.write_result(arguments.output, result)
+
+
+if __name__ == "__main__":
+    main()
