@@ -88,7 +88,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Search:
+class DuplicateSearch:
     """The search, as all workers of the stage share it."""
 
     stage: DedupStage
@@ -158,7 +158,7 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
         raise UsageError(
             "[dedup]: nothing to look for; set dedup.near_duplicates = {} or dedup.overlap"
         )
-    search = Search(stage, table.output)
+    search = DuplicateSearch(stage, table.output)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()
     names = list(map(candidates_name, shards))
@@ -191,7 +191,7 @@ def candidates_name(shard: InputShard) -> str:
     return f"{WORK}/{shard.name}.arrow"
 
 
-def write_candidates(shard: InputShard, *, search: Search, queue: WorkQueue) -> str:
+def write_candidates(shard: InputShard, *, search: DuplicateSearch, queue: WorkQueue) -> str:
     """Write a shard's candidates into the artifact; returns the name of their file."""
     documents = rows = 0
     stage = search.stage

@@ -139,7 +139,7 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
             "corpus: no training document to learn a vocabulary from; "
             "check the paths, the readers and [cleaning]"
         )
-    words = count_words(pre_tokens, lowercase=config.lowercase, strip_accents=config.strip_accents)
+    words = word_counts(pre_tokens, lowercase=config.lowercase, strip_accents=config.strip_accents)
     say(f"vocabulary: learning {config.size:,} word-pieces from {len(words):,} distinct words")
     pieces = learn_pieces(words, size=config.size, most=config.alphabet)
     strip_accents = None if config.strip_accents == config.lowercase else config.strip_accents
@@ -285,7 +285,7 @@ def candidate_bytes(paths: Sequence[str]) -> int:
     return sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
 
 
-def count_words(
+def word_counts(
     pre_tokens: Mapping[bytes, int], *, lowercase: bool, strip_accents: bool | None = None
 ) -> Counter[str]:
     """Count the BERT tokenizer's words from the counts of pre-tokens."""

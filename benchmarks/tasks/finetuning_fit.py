@@ -28,7 +28,7 @@ from benchmarks.measuring import Arguments, Figures
 from cloze.model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
-    from cloze.model.finetune.trainer import Trainer
+    from cloze.model.finetune.trainer import TrialTrainer
 
 RECIPES: dict[str, dict[str, float]] = {
     "MRPC": {"epochs": 3, "learning_rate": 1e-4},
@@ -74,13 +74,13 @@ def task_config(arguments: argparse.Namespace) -> TaskConfig:
 
 def our_trainer(
     task: TaskConfig, *, optimizer: OptimizerConfig, precision: Literal["bf16", "fp32"], seed: int
-) -> "Trainer":
+) -> "TrialTrainer":
     """This project's trainer for a task, from the pre-trained model."""
     import torch
 
     from cloze.model.encoder.models import SentenceModel, TaskModel
     from cloze.model.finetune.approaches import FineTuning
-    from cloze.model.finetune.trainer import Recipe, Trainer
+    from cloze.model.finetune.trainer import Recipe, TrialTrainer
     from cloze.model.hugging_face.model_files import read_encoder_files
     from cloze.model.tasks.problems import load_problem, load_tables
 
@@ -94,7 +94,7 @@ def our_trainer(
     torch.manual_seed(recipe.seed_for("head"))
     retrieves = task.kind == "retrieval"
     model = SentenceModel(encoder) if retrieves else TaskModel(encoder, outputs=problem.outputs)
-    return Trainer(problem, FineTuning(problem, model, precision=precision), recipe)
+    return TrialTrainer(problem, FineTuning(problem, model, precision=precision), recipe)
 
 
 def ours(arguments: argparse.Namespace) -> Fit:

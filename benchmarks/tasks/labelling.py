@@ -35,7 +35,7 @@ from cloze.model.tasks.problems import load_problem
 from cloze.model.uncertainty.calibration import fit_temperatures, quality
 from cloze.model.uncertainty.conformal import label_sets, limits, nonconformity
 from cloze.model.uncertainty.familiarity import UNFAMILIAR, p_values
-from cloze.model.uncertainty.held_out import HeldOut
+from cloze.model.uncertainty.held_out import HeldOutRows
 from cloze.model.uncertainty.label_errors import suspects
 from cloze.model.uncertainty.next_rows import next_rows
 
@@ -52,13 +52,13 @@ def our_head(vectors: Array, targets: Array, labels: int) -> LinearHead:
     return fit_head(load_problem(task, None, {"train": table}), vectors)  # type: ignore[arg-type]
 
 
-def out_of_fold(vectors: Array, targets: Array, labels: int) -> HeldOut:
+def out_of_fold(vectors: Array, targets: Array, labels: int) -> HeldOutRows:
     """Every row, predicted by a head trained on the other folds."""
     logits = np.zeros((len(targets), labels))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     for train, held in folds.split(vectors, targets):
         logits[held] = our_head(vectors[train], targets[train], labels)(vectors[held])
-    return HeldOut(logits, targets)
+    return HeldOutRows(logits, targets)
 
 
 def accuracy(head: LinearHead, vectors: Array, targets: Array) -> float:
@@ -70,7 +70,7 @@ def promises(train: tuple[Array, Array], test: tuple[Array, Array], labels: int)
     """Heads, calibration and coverage of one draw."""
     held, head = out_of_fold(*train, labels), our_head(*train, labels)
     temperatures = fit_temperatures(held)
-    raw = HeldOut(head(test[0]).astype(np.float64), test[1])
+    raw = HeldOutRows(head(test[0]).astype(np.float64), test[1])
     cooled = raw.cooled(temperatures)
     before, after = quality(raw), quality(cooled)
     limit = limits(nonconformity(held.cooled(temperatures)).T, CONFIDENCE)
@@ -128,7 +128,7 @@ def curve(
             shares = None
             if len({true[row] for row in known}) > 1:
                 head = our_head(vectors[known], true[known], labels)
-                shares = HeldOut(head(vectors).astype(np.float64), true).probabilities()
+                shares = HeldOutRows(head(vectors).astype(np.float64), true).probabilities()
             known += next_rows(vectors, names, shares, more)
         else:
             known += list(range(len(known), size))

@@ -58,13 +58,13 @@ def make_labels(table: StageTable, options: list[str]) -> Artifact:
     everywhere = merged_symbols(own.values())
     splits = _split(corpus, labels, seed=seed)
 
-    tagged = choose(
+    tagged = choose_items(
         splits,
         lambda name, module: sentences(module.docstrings, own[name], everywhere),
         counts=_counts(labels.tagging_train_sentences, labels.evaluation_examples),
         address=(seed, "tagging"),
     )
-    couples = choose(
+    couples = choose_items(
         splits,
         lambda name, module: pairs(module.docstrings, seed=seed),
         # An item is a positive and a negative pair, so two examples.
@@ -80,7 +80,7 @@ def make_labels(table: StageTable, options: list[str]) -> Artifact:
     return commit(table, files, statistics=_statistics(tagged, paired))
 
 
-def choose(
+def choose_items(
     splits: Mapping[str, Corpus],
     label: Callable[[str, Module], Iterable[Item]],
     *,

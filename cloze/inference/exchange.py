@@ -21,7 +21,7 @@ from cloze.inference.input_texts import ModelName
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
 
 if TYPE_CHECKING:
-    from cloze.model.inference.onnx import Measured
+    from cloze.model.inference.onnx import MeasuredGraph
 
 SHOWN_TENSORS = 4
 
@@ -108,7 +108,7 @@ def export_model(
     return Answer({**data, "files": paths, "scores": scores}, "\n".join(lines), place.json)
 
 
-def _effect(whole: "Measured", small: "Measured", *, most_loss: float) -> str:
+def _effect(whole: "MeasuredGraph", small: "MeasuredGraph", *, most_loss: float) -> str:
     """The effect of int8; if it loses too much, its graph is removed."""
     loss = (whole.score - small.score) / whole.score if whole.score else 0.0
     if loss > most_loss:

@@ -62,7 +62,7 @@ LISTED_FILES = 3
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenFiles:
     """The files to read."""
 
     reader: str
@@ -129,7 +129,7 @@ def _own_files(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
     )
 
 
-def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
+def choose_files(path: str, files: Sequence[InputFile]) -> ChosenFiles:
     """The files at `path` to read; raises the first file's error if none can be read."""
     # Files of one kind usually share a suffix: look into some of each, let them vote by their
     # bytes, and leave out what the chosen reader does not read.
@@ -167,7 +167,7 @@ def choose_files(path: str, files: Sequence[InputFile]) -> Choice:
     if foreign:
         left[""] = [*left.get("", []), *foreign]
     odd = [f"{_name(file)} ({kinds[file].why})" for file in chosen if _is_odd(kinds.get(file))]
-    return Choice(
+    return ChosenFiles(
         reader=reader,
         files=tuple(chosen),
         exclude=tuple(sorted(_patterns(left, chosen, folder_of(path)))),

@@ -18,7 +18,7 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.results import Outcome, Result, SeedScores
 from cloze.artifacts.significance import gap, holm, is_real
 from cloze.flows.config import RunConfig
-from cloze.flows.report.charts import Line, LineChart, small_chart
+from cloze.flows.report.charts import ChartLine, LineChart, small_chart
 from cloze.flows.report.figures import over_seeds, read_summary
 from cloze.flows.report.page import fill
 from cloze.flows.report.plots import heldout_course
@@ -353,7 +353,7 @@ def curve(table: TableResult, row: RowResult) -> Markup:
         return Markup("")
     places = [(float(step), loss) for step, loss in row.curve]
     chart = LineChart(
-        lines=[Line(places, "ours" if row.name == table.reference else "other")],
+        lines=[ChartLine(places, "ours" if row.name == table.reference else "other")],
         x_label="steps",
         y_label=row.name,
         x_text=short,

@@ -38,16 +38,16 @@ def _with_served(name: str) -> BeforeValidator:
 
     def fill(given: object) -> object:
         served = json.loads(os.environ.get(SERVED, "{}")).get(name)
-        return merged(served, given) if served else given
+        return completed(served, given) if served else given
 
     return BeforeValidator(fill)
 
 
-def merged(served: JsonValue, given: object) -> object:
+def completed(served: JsonValue, given: object) -> object:
     """`given`, with missing keys at any depth taken from `served`; lists are not merged."""
     if not isinstance(served, dict) or not isinstance(given, dict):
         return given
-    return {**served, **{key: merged(served.get(key), value) for key, value in given.items()}}
+    return {**served, **{key: completed(served.get(key), value) for key, value in given.items()}}
 
 
 Run = Annotated[RunConfig, _with_served("run")]

@@ -90,7 +90,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line of a chart, labelled at its end."""
 
     places: Places
@@ -103,7 +103,7 @@ class Line:
 class LineChart:
     """Lines over time, with references and annotations."""
 
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     x_label: str
     y_label: str
     x_text: Callable[[float], str]

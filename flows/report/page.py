@@ -17,7 +17,7 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from cloze.flows.report import plots, wording
-from cloze.flows.report.charts import Line, LineChart, line_chart
+from cloze.flows.report.charts import ChartLine, LineChart, line_chart
 from cloze.flows.report.summary import Summary
 from cloze.flows.report.units import (
     duration,
@@ -124,10 +124,10 @@ def comparison_page(
     }
     charts = []
     for name, own in courses.items():  # in front of all others, on the same axes
-        others = [Line(places, "other") for other, places in courses.items() if other != name]
+        others = [ChartLine(places, "other") for other, places in courses.items() if other != name]
         step, loss = own[-1]
         chart = LineChart(
-            lines=[*others, Line(own, "ours", label=f"{loss:.2f}")],
+            lines=[*others, ChartLine(own, "ours", label=f"{loss:.2f}")],
             x_label="steps",
             y_label=name,
             x_text=short,

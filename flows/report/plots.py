@@ -25,7 +25,7 @@ from cloze.artifacts.results import (
     TaskScore,
 )
 from cloze.flows.report import charts
-from cloze.flows.report.charts import Bar, Line, LineChart, SystemRow
+from cloze.flows.report.charts import Bar, ChartLine, LineChart, SystemRow
 from cloze.flows.report.summary import (
     Corpus,
     ExampleSet,
@@ -38,13 +38,13 @@ from cloze.flows.report.summary import (
 )
 from cloze.flows.report.units import duration, integer, memory, nats, percent, scientific, short
 from cloze.flows.report.wording import (
+    deciding_comparison,
     reference_shown,
     scores_on,
     split_name,
     spread_words,
     system_name,
     task_name,
-    verdict,
 )
 
 WIDE, NARROW, HALF = 700, 350, 336
@@ -106,7 +106,7 @@ def half(chart: Markup, *, thin: bool = False) -> Markup:
     return Markup('<div class="half{}">{}</div>').format(" thin" if thin else "", chart)
 
 
-def quality(model: LanguageModelScore) -> Markup:
+def quality_plot(model: LanguageModelScore) -> Markup:
     """Loss and accuracy on the masked tokens, below those of the baselines.
 
     The accuracy of the untrained encoder is not measured: it is at chance level.
@@ -182,7 +182,7 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
         for system in task.systems
         if (scores := scores_on(system, split).get(task.metric))
     }
-    found, names = verdict(task), list(rows)
+    found, names = deciding_comparison(task), list(rows)
     compared = None
     if found and {found.system, found.against} <= rows.keys():
         compared = names.index(found.against), names.index(found.system)
@@ -372,15 +372,15 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
     model, losses = run.model, run.losses
     tokens = _measured(run.curve, "tokens")
     training_loss = _measured(run.curve, "train_mlm_loss")
-    lines = [Line(training_loss, "quiet", "" if brief else "training")]
+    lines = [ChartLine(training_loss, "quiet", "" if brief else "training")]
     if losses:
         name = _short_name(summary, run.split, brief=brief)
-        lines.append(Line(losses, "ours", f"{name} {losses[-1][1]:.2f}"))
+        lines.append(ChartLine(losses, "ours", f"{name} {losses[-1][1]:.2f}"))
     leads = summary.headline
     if leads and leads.split != run.split:  # only evaluated after training
         name = _short_name(summary, leads.split, brief=brief)
         end = (run.curve[-1][0], leads.mlm_loss)
-        lines.append(Line([end], "ours", f"{name} {leads.mlm_loss:.2f}"))
+        lines.append(ChartLine([end], "ours", f"{name} {leads.mlm_loss:.2f}"))
     unigram, ngram = ("unigram", "n-gram") if brief else ("word frequencies", "n-gram baseline")
     passed = crossing(losses, model.count_model_loss) if model else None
     stay = plateau(losses, model.unigram_entropy) if model else None
@@ -439,7 +439,7 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
     return [
         charts.small_chart(
             LineChart(
-                lines=[Line(places, "ours")],
+                lines=[ChartLine(places, "ours")],
                 x_label="",
                 y_label=name,
                 x_text=short if run.unit == "steps" else "{:.0f}".format,
@@ -463,7 +463,7 @@ def _measured(points: Sequence[tuple[float, Result]], field: str) -> list[Place]
 def task_curves(trials: Sequence[LearningCurve], metric: str) -> Markup:
     """The main metric of each trial on dev by epoch, with the pre-trained trials on top."""
     lines = [
-        Line(
+        ChartLine(
             places=[(float(point.epoch), point.dev) for point in trial.points],
             colour="ours" if trial.system == "pretrained" else "other",
         )
@@ -478,9 +478,9 @@ def task_curves(trials: Sequence[LearningCurve], metric: str) -> Markup:
 def reliability(calibration: Calibration) -> Markup:
     """Frequencies by probability, before and after calibration; the diagonal is perfect."""
     drawn = (("other", calibration.before), ("ours", calibration.after))
-    lines = [Line([(0.0, 0.0), (1.0, 1.0)], "faint")]
+    lines = [ChartLine([(0.0, 0.0), (1.0, 1.0)], "faint")]
     lines += [
-        Line([(one.probability, one.frequency) for one in quality.reliability], colour)
+        ChartLine([(one.probability, one.frequency) for one in quality.reliability], colour)
         for colour, quality in drawn
     ]
     name = "frequency by probability"
@@ -492,7 +492,7 @@ def risk_curve(reliance: Reliance) -> Markup:
     """Errors by the share of rows that are answered."""
     places = [(point.answered, point.errors) for point in reliance.risk]
     name = "errors by share answered"
-    lines = [Line(places, "ours")]
+    lines = [ChartLine(places, "ours")]
     chart = LineChart(lines, "answered", name, _whole_percent, _whole_percent, y_bottom=0.0)
     return half(charts.small_chart(chart, width=HALF, height=170, label=name), thin=True)
 

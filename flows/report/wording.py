@@ -112,7 +112,7 @@ def lede(summary: Summary) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def verdict(task: TaskScore) -> Comparison | None:
+def deciding_comparison(task: TaskScore) -> Comparison | None:
     """The comparison with random initialisation, else with the strongest baseline, if any."""
     by_name = {comparison.against: comparison for comparison in task.comparisons}
     against_random = by_name.get("random")
@@ -152,7 +152,7 @@ def verdict_words(comparison: Comparison) -> str:
 
 def verdict_sentence(task: TaskScore) -> str:
     """The verdict, and the baseline without an encoder that does better than ours, if any."""
-    comparison = verdict(task)
+    comparison = deciding_comparison(task)
     if comparison is None:
         return ""
     better = better_baseline(task)
@@ -162,7 +162,7 @@ def verdict_sentence(task: TaskScore) -> str:
 
 def better_baseline(task: TaskScore) -> str:
     """The baseline that does better than the encoder, with its score: `look-up table (45.4)`."""
-    comparison = verdict(task)
+    comparison = deciding_comparison(task)
     if comparison is None:
         return ""
     means = [
@@ -218,7 +218,7 @@ def metric_name(metric: str) -> str:
 
 def shown_split(task: TaskScore) -> str:
     """The split of verdicts and figures: test if it has labels, else dev."""
-    comparison = verdict(task)
+    comparison = deciding_comparison(task)
     if comparison:
         return comparison.split
     return "test" if any(system.test for system in task.systems) else "dev"

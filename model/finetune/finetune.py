@@ -67,13 +67,13 @@ from cloze.model.finetune.error_analysis import (
     scored_split,
 )
 from cloze.model.finetune.sentence_heads import whole_vocabulary
-from cloze.model.finetune.trainer import decoded
+from cloze.model.finetune.trainer import trial_result
 from cloze.model.finetune.trials import (
     TrialGroup,
     TrialPlan,
     TrialRunner,
-    head_pooling,
     plan_trials,
+    trial_pooling,
     trial_record,
 )
 from cloze.model.hugging_face.layout import encoder_config
@@ -481,7 +481,7 @@ def ensembles(
         mean = {
             split: torch.stack([one[split] for one in each]).mean(0).numpy() for split in each[0]
         }
-        trial = trial_record(members[0], decoded(members[0].problem, mean), restarts=0)
+        trial = trial_record(members[0], trial_result(members[0].problem, mean), restarts=0)
         trials[task] = trial.model_copy(update={"system": ENSEMBLE})
         files += [entry for entry in entries if entry is not None]
     return trials, files
@@ -540,7 +540,7 @@ def task_files(
                     kept,
                     weights,
                     runner.encoders[0],
-                    pooling=head_pooling(trial, runner.encoders[0]),
+                    pooling=trial_pooling(trial, runner.encoders[0]),
                 )
                 if trial.nonconformity:
                     model.append(save_confidence(runner, problem, weights, trial))
@@ -565,7 +565,7 @@ def save_confidence(
 ) -> FileEntry:
     """Write what `predict --confidence` needs beside the model whose `weights` are those saved."""
     initial = runner.encoders[0]
-    model = task_model(problem, weights, initial, pooling=head_pooling(trial, initial))
+    model = task_model(problem, weights, initial, pooling=trial_pooling(trial, initial))
     model.to(runner.world.device)
     sequences = whole_vocabulary(problem, "train")
     rows = kept_rows(len(sequences))

@@ -27,7 +27,7 @@ from cloze.model.data.batch import on
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
 from cloze.model.encoder.precision import computed_in
 from cloze.model.finetune.approaches import FineTuning
-from cloze.model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decoded
+from cloze.model.finetune.trainer import Advance, Recipe, TrialResult, TrialTrainer, trial_result
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.features import Sequences, batches_by_length, tokens_at_once
@@ -218,7 +218,7 @@ class Contrast(Classification):
 
 
 class HeadTrainer:
-    """A trial that fits a head to vectors; the interface of `Trainer`."""
+    """A trial that fits a head to vectors; the interface of `TrialTrainer`."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class HeadTrainer:
             for split in self.problem.sequences
             if split != "train"
         }
-        found = decoded(self.problem, logits)
+        found = trial_result(self.problem, logits)
         return TrialResult(
             0, found.scores, found.predictions, logits, seconds=time.monotonic() - started
         )
@@ -273,7 +273,7 @@ def tuned_by_contrast(
     view = Contrast(problem)
     model = SentenceModel(encoder, pooling=pooling).to(world.device)
     approach = FineTuning(view, model, precision=recipe.config.precision)
-    trainer = Trainer(view, approach, view.recipe(recipe), world)
+    trainer = TrialTrainer(view, approach, view.recipe(recipe), world)
     found = trainer.run(lambda steps: None)
     return model.eval(), trainer.missed_decay(found)
 

@@ -98,7 +98,7 @@ class TrialResult:
     shortened: Shortened = ()
 
 
-def decoded(problem: Problem, logits: Mapping[str, Logits], *, epoch: int = 0) -> TrialResult:
+def trial_result(problem: Problem, logits: Mapping[str, Logits], *, epoch: int = 0) -> TrialResult:
     """Predictions from each split's logits, and scores of labelled splits."""
     raw = {split: problem.predictions(split, found) for split, found in logits.items()}
     dev = raw.get("dev")
@@ -110,7 +110,7 @@ def decoded(problem: Problem, logits: Mapping[str, Logits], *, epoch: int = 0) -
     return TrialResult(epoch, scores, predictions, dict(logits))
 
 
-class Trainer:
+class TrialTrainer:
     """A trial in progress."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Trainer:
                 continue  # evaluations are spread evenly; the last epoch always has one
             logits = logits_of({"dev"} & self.problem.sequences.keys())
             give_back_memory()  # evaluation uses larger batches, of other sizes
-            dev = decoded(self.problem, logits).scores.get("dev", {})
+            dev = trial_result(self.problem, logits).scores.get("dev", {})
             record = EpochRecord(epoch=epoch, train_loss=loss, dev=dev)
             history.append(record)
             if self.recipe.config.select == "last" or not record.dev:
@@ -173,7 +173,7 @@ class Trainer:
             if better:
                 others = [s for s in self.problem.sequences if s not in ("train", *logits)]
                 logits |= logits_of(others)
-                chosen = decoded(self.problem, logits, epoch=epoch)
+                chosen = trial_result(self.problem, logits, epoch=epoch)
                 # What is saved must be what was scored; the last epoch's weights are there anyway.
                 if not last:
                     kept = {name: value.clone() for name, value in module.state_dict().items()}

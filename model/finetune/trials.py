@@ -43,14 +43,14 @@ from cloze.model.finetune.sentence_heads import (
     fit_head,
     tuned_by_contrast,
 )
-from cloze.model.finetune.trainer import Advance, Recipe, Trainer, TrialResult, decoded
+from cloze.model.finetune.trainer import Advance, Recipe, TrialResult, TrialTrainer, trial_result
 from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.features import Places
 from cloze.model.training.distributed import World
 from cloze.model.training.health import Deadline
-from cloze.model.uncertainty.held_out import held_out
+from cloze.model.uncertainty.held_out import held_out_rows
 from cloze.model.uncertainty.held_out_figures import label_errors, uncertainty
 
 Weights = dict[str, Tensor]
@@ -413,7 +413,7 @@ class TrialRunner:
         initial: EncoderFiles,
         attempt: int,
         approach: ApproachName | None = None,
-    ) -> Trainer | HeadTrainer:
+    ) -> TrialTrainer | HeadTrainer:
         """What trains the plan: by its chosen `approach`, else as configured."""
         task = plan.task
         if plan.chosen and self.config.choose:
@@ -442,7 +442,7 @@ class TrialRunner:
             )
             frozen = FeatureBased(problem, head.to(world.device), cache)
             # so small a head is trained by every rank alone
-            return Trainer(problem, frozen, recipe, world.alone())
+            return TrialTrainer(problem, frozen, recipe, world.alone())
         encoder = initial.encoder(
             # After another task, the encoder is the one that it has trained.
             pretrained=plan.initialisation == "pretrained" or plan.after is not None,
@@ -461,7 +461,7 @@ class TrialRunner:
             )
         )
         tuned = FineTuning(problem, model.to(world.device), precision=self.config.precision)
-        return Trainer(problem, tuned, recipe, world)
+        return TrialTrainer(problem, tuned, recipe, world)
 
     def _deadline(self, plan: TrialPlan) -> Deadline | None:
         """The share of the plan in the time left, from now on; None without a limit."""
@@ -476,7 +476,7 @@ class TrialRunner:
 
     def _on_vectors(
         self, problem: Problem, initial: EncoderFiles, recipe: Recipe, approach: ApproachName
-    ) -> Trainer | HeadTrainer:
+    ) -> TrialTrainer | HeadTrainer:
         """A head on sentence vectors, of an encoder that is frozen or tuned before or after."""
         pooling, device = initial.pooling, self.world.device
 
@@ -511,7 +511,7 @@ class TrialRunner:
         started = model(encoder(problem.used_ids))
         fit_head(problem, vectors("train")).install(started)
         tuned = FineTuning(problem, started, precision=self.config.precision)
-        return Trainer(problem, tuned, recipe, self.world)
+        return TrialTrainer(problem, tuned, recipe, self.world)
 
     def _features(self, plan: TrialPlan, feature: FeatureConfig) -> FeatureCache:
         """Layers of the frozen encoders; the most recent ones are cached.
@@ -547,7 +547,7 @@ def with_predicted_logits(plan: TrialPlan, chosen: Chosen, result: TrialResult) 
     """
     if chosen.logits is None or plan.problem.table("dev").whole is not plan.problem.table("train"):
         return result
-    found = decoded(
+    found = trial_result(
         plan.problem, {**result.logits, "dev": chosen.logits}, epoch=result.chosen_epoch
     )
     epochs = tuple(epoch.model_copy(update={"dev": {}}) for epoch in result.epochs)
@@ -563,11 +563,11 @@ def suspicious_rows(plan: TrialPlan, result: TrialResult) -> tuple[LabelError, .
         split, logits = "dev", result.logits["dev"]
     else:
         return ()
-    rows = held_out(problem, split, logits)
+    rows = held_out_rows(problem, split, logits)
     return label_errors(problem, split, rows) if rows else ()
 
 
-def head_pooling(trial: Trial, initial: EncoderFiles) -> Literal["pooler", "mean", "cls"]:
+def trial_pooling(trial: Trial, initial: EncoderFiles) -> Literal["pooler", "mean", "cls"]:
     """What the head of a trial's model reads."""
     if trial.choice and (trial.choice.chosen != "fine_tuning" or initial.modules):
         return initial.pooling

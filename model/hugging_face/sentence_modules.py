@@ -77,7 +77,7 @@ _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_]{1,100}")  # file systems allow 255 byt
 
 
 @dataclass(frozen=True)
-class Step:
+class ModuleStep:
     """A module after the pooling."""
 
     kind: Literal["Dense", "LayerNorm", "Normalize"]
@@ -121,7 +121,7 @@ class Step:
         }
 
 
-NORMALIZE = Step("Normalize")
+NORMALIZE = ModuleStep("Normalize")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class SentenceModules:
     pooling: tuple[PoolingMode, ...]
     """Concatenated."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ModuleStep, ...]
     max_seq_length: int
     """Maximum number of tokens, special ones included; longer texts are truncated."""
 
@@ -360,7 +360,7 @@ def _pooling(source: Source, folder: str) -> tuple[PoolingMode, ...]:
     return cast(tuple[PoolingMode, ...], tuple(modes))
 
 
-def _step(source: Source, kind: str, folder: str) -> Step:
+def _step(source: Source, kind: str, folder: str) -> ModuleStep:
     if kind == "Normalize":
         table: Mapping[str, JsonValue] = {}
         try:
@@ -391,7 +391,7 @@ def _step(source: Source, kind: str, folder: str) -> Step:
     own = ("linear.weight", "linear.bias") if kind == "Dense" else ("norm.weight", "norm.bias")
     if own[0] not in tensors or not set(tensors) <= set(own):
         raise IntegrityError(f"{where}: tensors {', '.join(tensors)}, expected {', '.join(own)}")
-    return Step(
+    return ModuleStep(
         cast(Literal["Dense", "LayerNorm"], kind),
         activation,
         {name: tensor.to(torch.float32).contiguous() for name, tensor in tensors.items()},

@@ -183,7 +183,7 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredGraph:
     """Score and speed of one graph."""
 
     path: Path
@@ -331,7 +331,7 @@ def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: i
     return ScoredInputs(len(sequences), score)
 
 
-def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[Measured]:
+def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[MeasuredGraph]:
     """Score and speed of the graphs of an exported `folder` on the file `sample`.
 
     By default on a task's own dev rows, or on descriptions of the installed packages. Empty if the
@@ -352,12 +352,12 @@ def measured(folder: Path, graphs: Sequence[Path], *, sample: str = "") -> list[
     else:
         make = masked_texts if models[graphs[0]].output == "logits" else text_halves
         inputs = make(sample_texts(sample), tokenizer, longest=config.max_position_embeddings)
-    found: dict[Path, Measured] = {}
+    found: dict[Path, MeasuredGraph] = {}
     # Graphs in turn, so that a busy machine slows all of them down alike.
     for _ in range(ROUNDS):
         for graph, model in models.items():
             model.seconds = 0.0
-            now = Measured(graph, inputs.score(model), inputs.size / model.seconds)
+            now = MeasuredGraph(graph, inputs.score(model), inputs.size / model.seconds)
             best = found.get(graph, now)
             found[graph] = max(now, best, key=lambda one: one.texts_per_second)
     return [*found.values()]

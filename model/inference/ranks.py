@@ -52,7 +52,7 @@ SENT = "<f4"
 
 
 @dataclass(frozen=True)
-class Job:
+class RankJob:
     """What all ranks compute."""
 
     location: str
@@ -68,10 +68,12 @@ def load_over_ranks(location: str, *, precision: Precision, machine: TrainingMac
     model = load_model(location, device=machine.device, precision=precision)
     if machine.ranks == 1:
         return model
-    return replace(model, deal=partial(_deal, model, Job(location, precision, machine)))
+    return replace(model, deal=partial(_deal, model, RankJob(location, precision, machine)))
 
 
-def _deal(model: Model, job: Job, pieces: Iterator[Piece], form: Form) -> Iterator[PieceVectors]:
+def _deal(
+    model: Model, job: RankJob, pieces: Iterator[Piece], form: Form
+) -> Iterator[PieceVectors]:
     ranks = job.machine.ranks
     first = [*islice(pieces, ranks + 1)]
     if len(first) <= ranks:
@@ -122,7 +124,7 @@ def _await_first(waiting: deque[Future[PieceVectors]]) -> None:
 class _Rank:
     """A rank as its parent sees it; as a context, it is killed on exit."""
 
-    def __init__(self, number: int, cores: tuple[int, ...], job: Job, form: Form) -> None:
+    def __init__(self, number: int, cores: tuple[int, ...], job: RankJob, form: Form) -> None:
         machine, self._name = job.machine, f"rank {number}"
         self._timeout = machine.hang_timeout
         threads = str(len(cores) or threads_per_rank(machine))

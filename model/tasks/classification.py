@@ -172,7 +172,7 @@ class Classification(Problem):
         """GLUE's metrics over label indices: F1 is that of the second label."""
         known = {label: index for index, label in enumerate(self.labels)}
         predicted = np.array([known[str(label)] for label in predictions])
-        return measure(self.metrics, self._targets[split], predicted)
+        return metric_values(self.metrics, self._targets[split], predicted)
 
 
 class PairClassification(Classification):
@@ -229,7 +229,7 @@ class Regression(Classification):
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Correlations."""
-        return measure(self.metrics, self._targets[split], np.array(predictions))
+        return metric_values(self.metrics, self._targets[split], np.array(predictions))
 
 
 class MultiLabel(Classification):
@@ -352,7 +352,7 @@ class MultiLabel(Classification):
             [[name in _listed(one) for name in self.labels] for one in predictions]
         )
         gold = self._present(split)
-        scores = measure(self.metrics, gold, predicted)
+        scores = metric_values(self.metrics, gold, predicted)
         for name, values in precision_recall_f1(gold, predicted).items():
             for label, value in zip(self.labels, values, strict=True):
                 scores[f"label_{name}_{label}"] = value
@@ -463,6 +463,6 @@ def precision_recall_f1(gold: Values, predicted: Values) -> dict[str, list[float
     return {name: values.tolist() for name, values in named}
 
 
-def measure(metrics: tuple[str, ...], gold: Values, predicted: Values) -> dict[str, float]:
+def metric_values(metrics: tuple[str, ...], gold: Values, predicted: Values) -> dict[str, float]:
     """Every named metric."""
     return {name: METRICS[name](gold, predicted) for name in metrics}

@@ -19,7 +19,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on
 from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
-from cloze.model.tasks.classification import measure
+from cloze.model.tasks.classification import metric_values
 from cloze.model.tasks.features import Places, by_group, encode
 from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
@@ -97,7 +97,7 @@ class MultipleChoice(GroupedProblem):
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Accuracy."""
-        return measure(self.metrics, self._correct[split], np.array(predictions))
+        return metric_values(self.metrics, self._correct[split], np.array(predictions))
 
     def _sizes(self, split: str) -> Places:
         return np.diff(self._first[split])

@@ -30,7 +30,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on, ragged_indices
 from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
-from cloze.model.tasks.classification import label_order, measure
+from cloze.model.tasks.classification import label_order, metric_values
 from cloze.model.tasks.features import Places, Ragged, assemble, ragged, tokenize
 from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
@@ -187,7 +187,7 @@ class Tagging(Problem):
         predicted = cast(Sequence[list[str]], predictions)
         flat = np.array(list(chain.from_iterable(predicted)))
         words = tuple(name for name in self.metrics if name != ENTITY_F1)
-        scores = measure(words, flat_gold, flat)
+        scores = metric_values(words, flat_gold, flat)
         if ENTITY_F1 in self.metrics:
             # `B-PER` and `I-PER` → PER; overall first, then by type.
             kinds = sorted({label[2:] for label in self.labels if label[2:]})

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cloze.artifacts.results import Calibration, Measured, ProbabilityQuality, ReliabilityBin, Split
 from cloze.artifacts.rng import address, permutation
-from cloze.model.uncertainty.held_out import Floats, HeldOut
+from cloze.model.uncertainty.held_out import Floats, HeldOutRows
 
 LOWEST, HIGHEST = 0.02, 50.0
 """Bounds of a temperature."""
@@ -42,7 +42,7 @@ for each of so many parts come from the others."""
 HEAD = ("head.weight", "head.bias")
 
 
-def fit_temperatures(rows: HeldOut) -> tuple[float, ...]:
+def fit_temperatures(rows: HeldOutRows) -> tuple[float, ...]:
     """The temperatures with the smallest log loss; 1 for fewer than `FEWEST_ROWS` rows.
 
     A weak prior around 1 (deviation 1 of the logarithm) keeps them finite if no row is wrong.
@@ -58,14 +58,14 @@ def fit_temperatures(rows: HeldOut) -> tuple[float, ...]:
     if rarest.max() < FEWEST_ROWS:
         return (common,)
     return tuple(
-        _fitted(HeldOut(rows.logits[:, [label]], rows.targets[:, [label]]))
+        _fitted(HeldOutRows(rows.logits[:, [label]], rows.targets[:, [label]]))
         if rarest[label] >= FEWEST_ROWS
         else common
         for label in range(rows.labels)
     )
 
 
-def _fitted(rows: HeldOut) -> float:
+def _fitted(rows: HeldOutRows) -> float:
     """One temperature for all labels of these rows."""
 
     def penalised(logarithm: float) -> float:
@@ -93,7 +93,9 @@ def folded(weights: Mapping[str, Tensor], temperatures: Sequence[float]) -> dict
     }
 
 
-def calibration(fitted_to: HeldOut, judged_on: HeldOut | None, *, split: Split) -> Calibration:
+def calibration(
+    fitted_to: HeldOutRows, judged_on: HeldOutRows | None, *, split: Split
+) -> Calibration:
     """The temperatures for a model, and what they do for the rows `judged_on`.
 
     None: for the rows that they are fitted to, in parts.
@@ -110,17 +112,17 @@ def calibration(fitted_to: HeldOut, judged_on: HeldOut | None, *, split: Split) 
     )
 
 
-def _cross_fitted(rows: HeldOut) -> HeldOut:
+def _cross_fitted(rows: HeldOutRows) -> HeldOutRows:
     """The rows, each divided by temperatures fitted to the other parts."""
     order = permutation(address("calibration"), len(rows))
     logits = rows.logits.copy()
     for part in np.array_split(order, min(PARTS, len(rows))):
         others = rows.take(np.setdiff1d(order, part))
         logits[part] = rows.take(part).cooled(fit_temperatures(others)).logits
-    return HeldOut(logits, rows.targets)
+    return HeldOutRows(logits, rows.targets)
 
 
-def quality(rows: HeldOut) -> ProbabilityQuality:
+def quality(rows: HeldOutRows) -> ProbabilityQuality:
     """Log loss, Brier score and calibration error, with 95 % intervals over rows."""
     losses = rows.losses()
     squares = ((rows.probabilities() - rows.indicators()) ** 2).sum(-1)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cloze.artifacts.results import Coverage, Reliance, RiskPoint, Split
 from cloze.artifacts.rng import address, permutation
-from cloze.model.uncertainty.held_out import Floats, HeldOut
+from cloze.model.uncertainty.held_out import Floats, HeldOutRows
 
 LEVELS = (0.8, 0.9, 0.95)
 """Confidences that the report shows."""
@@ -34,7 +34,7 @@ CURVE_POINTS = 20
 States = NDArray[np.bool_]
 
 
-def nonconformity(rows: HeldOut) -> Floats:
+def nonconformity(rows: HeldOutRows) -> Floats:
     """[N, 1] of each row's label, or [N, L] of the state of every label."""
     shares = rows.probabilities()
     if rows.exclusive:
@@ -63,7 +63,7 @@ def label_states(probabilities: Floats, limit: Floats) -> tuple[States, States]:
     return 1.0 - probabilities <= limit, probabilities <= limit
 
 
-def reliance(fitted_to: HeldOut, judged_on: HeldOut | None, *, split: Split) -> Reliance:
+def reliance(fitted_to: HeldOutRows, judged_on: HeldOutRows | None, *, split: Split) -> Reliance:
     """Coverage and size of the sets, and errors by the share of rows answered.
 
     Of the rows `judged_on`; None: of those that the scores are from, in parts.
@@ -85,13 +85,13 @@ def reliance(fitted_to: HeldOut, judged_on: HeldOut | None, *, split: Split) -> 
     return Reliance(split=split, coverage=tuple(found), risk=risk(judged_on or fitted_to))
 
 
-def _in_parts(rows: HeldOut) -> list[tuple[HeldOut, HeldOut]]:
+def _in_parts(rows: HeldOutRows) -> list[tuple[HeldOutRows, HeldOutRows]]:
     order = permutation(address("conformal"), len(rows))
     parts = np.array_split(order, min(PARTS, len(rows)))
     return [(rows.take(np.setdiff1d(order, part)), rows.take(part)) for part in parts]
 
 
-def _judged(scored: HeldOut, rows: HeldOut, level: float) -> tuple[Floats, Floats]:
+def _judged(scored: HeldOutRows, rows: HeldOutRows, level: float) -> tuple[Floats, Floats]:
     """[rows × 1 or L] whether the truth is in its set, and the size of that set."""
     limit = limits(nonconformity(scored).T, level)
     covered = (nonconformity(rows) <= limit).astype(np.float64)
@@ -102,7 +102,7 @@ def _judged(scored: HeldOut, rows: HeldOut, level: float) -> tuple[Floats, Float
     return covered.ravel(), (present.astype(np.float64) + absent).ravel()
 
 
-def risk(rows: HeldOut) -> tuple[RiskPoint, ...]:
+def risk(rows: HeldOutRows) -> tuple[RiskPoint, ...]:
     """The share of wrong answers among the surest rows, by how many are answered."""
     shares = rows.probabilities()
     if rows.exclusive:

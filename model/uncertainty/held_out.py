@@ -1,7 +1,7 @@
 """Rows that a model, or its siblings of a cross-validation, has not been trained on.
 
 In:  logits of these rows, and their labels.
-Out: `HeldOut`, from which calibration, label sets and label errors are all computed; the rows that
+Out: `HeldOutRows`, from which calibration, label sets and label errors are all computed; the rows that
      a task's held-out split has.
 """
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutRows:
     """N labelled rows of a classification with L labels."""
 
     logits: Floats
@@ -41,11 +41,11 @@ class HeldOut:
         """Number of labels."""
         return int(self.logits.shape[1])
 
-    def take(self, rows: Places) -> "HeldOut":
+    def take(self, rows: Places) -> "HeldOutRows":
         """These rows, in this order."""
-        return HeldOut(self.logits[rows], self.targets[rows])
+        return HeldOutRows(self.logits[rows], self.targets[rows])
 
-    def cooled(self, temperatures: Sequence[float]) -> "HeldOut":
+    def cooled(self, temperatures: Sequence[float]) -> "HeldOutRows":
         """The logits divided by one temperature, or by one of each label."""
         return replace(self, logits=self.logits / np.asarray(temperatures, np.float64))
 
@@ -93,11 +93,11 @@ class HeldOut:
         return shares.max(-1)[:, None], hits[:, None].astype(np.float64)
 
 
-def held_out(problem: Problem, split: str, logits: Logits) -> HeldOut | None:
+def held_out_rows(problem: Problem, split: str, logits: Logits) -> HeldOutRows | None:
     """The rows of a labelled split with these logits; None if the task has no probabilities."""
     if not isinstance(problem, Classification) or len(problem.labels) < 2:
         return None
     if not problem.labelled(split):
         return None
     targets = problem.targets(split, np.arange(problem.units(split)))
-    return HeldOut(logits.astype(np.float64), targets.astype(np.int64))
+    return HeldOutRows(logits.astype(np.float64), targets.astype(np.int64))

@@ -15,7 +15,7 @@ from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Regression
 from cloze.model.uncertainty.calibration import calibration
 from cloze.model.uncertainty.conformal import nonconformity, reliance
-from cloze.model.uncertainty.held_out import Floats, HeldOut, held_out
+from cloze.model.uncertainty.held_out import Floats, HeldOutRows, held_out_rows
 from cloze.model.uncertainty.label_errors import contradictions, suspects
 
 
@@ -34,10 +34,10 @@ def uncertainty(problem: Problem, logits: Mapping[str, Logits]) -> Uncertainty:
     if isinstance(problem, Regression):
         targets = problem.targets("dev", np.arange(len(logits["dev"]))).astype(np.float64)
         return {"nonconformity": _sorted(np.abs(logits["dev"] - targets[:, None]))}
-    dev = held_out(problem, "dev", logits["dev"])
+    dev = held_out_rows(problem, "dev", logits["dev"])
     if dev is None:
         return {}
-    test = held_out(problem, "test", logits["test"]) if "test" in logits else None
+    test = held_out_rows(problem, "test", logits["test"]) if "test" in logits else None
     found = calibration(dev, test, split="test" if test else "dev")
     cooled = dev.cooled(found.temperatures)
     judged = test.cooled(found.temperatures) if test else None
@@ -48,7 +48,7 @@ def uncertainty(problem: Problem, logits: Mapping[str, Logits]) -> Uncertainty:
     }
 
 
-def label_errors(problem: Problem, split: str, rows: HeldOut) -> tuple[LabelError, ...]:
+def label_errors(problem: Problem, split: str, rows: HeldOutRows) -> tuple[LabelError, ...]:
     """Rows of a split that are probably mislabelled, the most suspicious first.
 
     Then texts that occur with different labels. Only for tasks with one label per text.

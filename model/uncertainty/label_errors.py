@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloze.model.uncertainty.held_out import Floats, HeldOut
+from cloze.model.uncertainty.held_out import Floats, HeldOutRows
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Suspect:
     """Of the label that is given."""
 
 
-def suspects(rows: HeldOut) -> list[Suspect]:
+def suspects(rows: HeldOutRows) -> list[Suspect]:
     """Rows of one label each whose label is probably wrong, the most suspicious first."""
     shares, given = rows.probabilities(), rows.targets
     joint = confident_joint(shares, given)

@@ -125,7 +125,7 @@ def run_supervised(
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
         tempfile.tempdir = scratch
         flags = [*options, f"--direct_num_workers={machine.workers}"]
-        run_job(job, machine=machine, flags=flags, events=events_out)
+        run_locally(job, machine=machine, flags=flags, events=events_out)
 
     shown = False
     try:
@@ -169,7 +169,7 @@ def watch(head: Child, events: int, *, reader: ReportReader, stall_timeout: floa
             raise JobFailed(stalled(stall_timeout))
 
 
-def run_job(
+def run_locally(
     job: LastCollection, *, machine: PipelineMachine, flags: list[str], events: int
 ) -> None:
     """In the forked child: run the job and report how it ended."""

@@ -21,10 +21,10 @@ from cloze.pipeline.text.duplicates import read_drop_list
 from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens
 from cloze.pipeline.vocabulary import (
     CANDIDATES_SCHEMA,
-    count_words,
     draw_sample,
     learn_pieces,
     make_vocabulary,
+    word_counts,
 )
 from tests.pipeline.corpora import (
     INLINE,
@@ -217,7 +217,7 @@ class TestLearning:
 
     def test_accents_and_case_go_if_the_model_is_uncased(self) -> None:
         chunks = count_pre_tokens("Ärger ÄRGER ärger naïve 中文 don’t".encode(), lowercase=True)
-        assert count_words(chunks, lowercase=True) == {
+        assert word_counts(chunks, lowercase=True) == {
             "arger": 3,
             "naive": 1,
             "中": 1,
@@ -227,7 +227,7 @@ class TestLearning:
             "t": 1,
         }
         chunks = count_pre_tokens("Ärger ärger THE the".encode(), lowercase=False)
-        assert count_words(chunks, lowercase=False) == {"Ärger": 1, "ärger": 1, "THE": 1, "the": 1}
+        assert word_counts(chunks, lowercase=False) == {"Ärger": 1, "ärger": 1, "THE": 1, "the": 1}
 
     def test_counting_whole_blocks_counts_every_word(self) -> None:
         text = "\n".join(TEXTS)
@@ -236,7 +236,7 @@ class TestLearning:
             text = text.replace(mark, f" {mark} ")
         expected.update(text.lower().split())
         assert (
-            count_words(count_pre_tokens(text.encode(), lowercase=True), lowercase=True) == expected
+            word_counts(count_pre_tokens(text.encode(), lowercase=True), lowercase=True) == expected
         )
 
     def test_rare_characters_get_no_piece_if_the_alphabet_is_limited(self) -> None:

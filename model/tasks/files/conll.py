@@ -44,7 +44,7 @@ class Line(NamedTuple):
     fields: list[str]
 
 
-class Sentence(NamedTuple):
+class SentenceLines(NamedTuple):
     """The lines of a sentence."""
 
     lines: list[Line]
@@ -53,7 +53,7 @@ class Sentence(NamedTuple):
 
 
 @dataclass
-class Layout:
+class FileLayout:
     """What only the whole file tells."""
 
     by_tab: bool
@@ -151,7 +151,7 @@ def _lines(text: TextFile, *, by_tab: bool) -> Iterator[Line | None]:
             yield Line(number, line, fields)
 
 
-def _layout(text: TextFile, tag_column: int) -> Layout:
+def _layout(text: TextFile, tag_column: int) -> FileLayout:
     """How the file separates columns, and which widths and tags it has."""
     filled = tabbed = odd = 0
     for line in text.lines():
@@ -160,7 +160,7 @@ def _layout(text: TextFile, tag_column: int) -> Layout:
             tabbed += "\t" in content
             odd += line[0] == "#"
     # By tabs only if most lines have one: a word may then contain spaces.
-    layout = Layout(by_tab=2 * tabbed > filled)
+    layout = FileLayout(by_tab=2 * tabbed > filled)
     # only what begins with `#` may be a comment, or a word like those of other lines
     for found in _lines(text, by_tab=layout.by_tab) if odd else ():
         if found and not found.text.startswith("#"):
@@ -170,7 +170,7 @@ def _layout(text: TextFile, tag_column: int) -> Layout:
     return layout
 
 
-def _sentences(text: TextFile, tag_column: int, layout: Layout) -> Iterator[Sentence]:
+def _sentences(text: TextFile, tag_column: int, layout: FileLayout) -> Iterator[SentenceLines]:
     """The lines of words by sentence, with their documents."""
     current = list[Line]()
     layout.comments = marks = 0
@@ -189,16 +189,16 @@ def _sentences(text: TextFile, tag_column: int, layout: Layout) -> Iterator[Sent
             layout.comments += 1
             layout.first_comment = line.number if layout.comments == 1 else layout.first_comment
         if (line is None or begins) and current:
-            yield _checked(text.path, Sentence(current, marks))
+            yield _checked(text.path, SentenceLines(current, marks))
             current = []
         marks += begins
         if line is not None and not begins and not is_comment:
             current.append(line)
     if current:
-        yield _checked(text.path, Sentence(current, marks))
+        yield _checked(text.path, SentenceLines(current, marks))
 
 
-def _checked(path: str, sentence: Sentence) -> Sentence:
+def _checked(path: str, sentence: SentenceLines) -> SentenceLines:
     """The sentence, whose lines must have the same columns."""
     # A sentence with a line of another width is damaged: its tags would be shifted.
     counts = sorted({len(line.fields) for line in sentence.lines})

@@ -8,7 +8,7 @@ import pytest
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact
-from cloze.demo.labels import choose, make_labels
+from cloze.demo.labels import choose_items, make_labels
 from cloze.pipeline.config.settings import LabelsStage
 from tests.pipeline.installed import install, use
 
@@ -79,7 +79,7 @@ def test_no_text_is_in_two_splits(artifact: Artifact, task: str) -> None:
 
 def test_two_items_that_share_an_example_are_not_in_two_splits() -> None:
     couples = {"train": [("a", "b")], "dev": [("a", "c"), ("d", "e")], "test": [("f", "e"), ("g",)]}
-    chosen = choose(
+    chosen = choose_items(
         {split: {split: [SimpleNamespace(name="module")]} for split in SPLITS},
         lambda split, module: couples[split],
         counts=dict.fromkeys(SPLITS, 5),

@@ -10,7 +10,7 @@ from cloze.artifacts.results import SeedScores
 from cloze.flows.report.charts import (
     COLOURS,
     Bar,
-    Line,
+    ChartLine,
     LineChart,
     SystemRow,
     apart,
@@ -35,7 +35,7 @@ def parsed(picture: Markup) -> ElementTree.Element:
 
 def chart(**parts: object) -> LineChart:
     base = {
-        "lines": [Line([(0.0, 9.0), (1.0, 6.0), (2.0, 3.0)], "ours", "held-out 3.00")],
+        "lines": [ChartLine([(0.0, 9.0), (1.0, 6.0), (2.0, 3.0)], "ours", "held-out 3.00")],
         "x_label": "minutes",
         "y_label": "loss",
         "x_text": "{:g}".format,

@@ -9,7 +9,7 @@ import torch
 from cloze.model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
 from cloze.model.finetune.approaches import FineTuning, split_logits
-from cloze.model.finetune.trainer import Recipe, Trainer
+from cloze.model.finetune.trainer import Recipe, TrialTrainer
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.problems import load_problem, load_tables
 from tests.model.strict_cuda import CUDA, strict_cuda
@@ -69,7 +69,7 @@ def _problem(folder: Path, kind: str) -> Problem:
     return load_problem(task, TOKENIZER, load_tables(task))
 
 
-def _trainer(problem: Problem, where: torch.device, **changes: Any) -> Trainer:
+def _trainer(problem: Problem, where: torch.device, **changes: Any) -> TrialTrainer:
     torch.manual_seed(0)
     config = changes.pop("config", STILL)
     precision = changes.pop("precision", "bf16")
@@ -81,7 +81,7 @@ def _trainer(problem: Problem, where: torch.device, **changes: Any) -> Trainer:
     )
     shared = FinetuneConfig(precision="fp32", optimizer=OptimizerConfig(**changes))
     recipe = Recipe(config=shared, task=problem.config, seed=3)
-    return Trainer(problem, FineTuning(problem, model.to(where), precision=precision), recipe)
+    return TrialTrainer(problem, FineTuning(problem, model.to(where), precision=precision), recipe)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

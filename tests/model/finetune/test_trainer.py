@@ -23,7 +23,7 @@ from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.finetune.feature_based import LAYERS, FeatureCache, FeatureHead
 from cloze.model.finetune.finetune import make_trials
-from cloze.model.finetune.trainer import Recipe, Trainer, TrialResult
+from cloze.model.finetune.trainer import Recipe, TrialResult, TrialTrainer
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.problems import load_problem, load_tables
@@ -86,7 +86,7 @@ def run(
     torch.manual_seed(0)
     model = TaskModel(Encoder(config, size), outputs=problem.outputs, head_dropout=False)
     precision = str(changes.pop("precision", "fp32"))
-    fit = Trainer(
+    fit = TrialTrainer(
         problem, FineTuning(problem, model, precision=precision), recipe(problem, **changes)
     )
     return fit.run(lambda steps: None), model
@@ -127,7 +127,7 @@ def test_leaving_out_unused_word_pieces_changes_no_prediction(
         torch.manual_seed(1)
         model = TaskModel(encoder, outputs=problem.outputs)
         results.append(
-            Trainer(problem, FineTuning(problem, model), recipe(problem)).run(lambda _: None)
+            TrialTrainer(problem, FineTuning(problem, model), recipe(problem)).run(lambda _: None)
         )
     assert len(problem.used_ids if problem.used_ids is not None else []) < TOKENIZER.size
     assert results[0].predictions == results[1].predictions
@@ -348,7 +348,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(tmp_path: Path) -> None:
         torch.manual_seed(0)
         model = SentenceModel(Encoder(STILL, TOKENIZER.size))
         model.train()
-        fit = Trainer(found, FineTuning(found, model), recipe(found, token_budget=budget))
+        fit = TrialTrainer(found, FineTuning(found, model), recipe(found, token_budget=budget))
         fit.engine.step = outcome_of  # type: ignore[method-assign]
         outcome, count = fit.train_step(0, np.arange(16))
         assert count == 16
@@ -367,7 +367,7 @@ def test_cached_gradients_know_the_dropout_of_the_vectors(tmp_path: Path) -> Non
     found = load_problem(task, TOKENIZER, load_tables(task))
     torch.manual_seed(0)
     model = SentenceModel(Encoder(TINY, TOKENIZER.size)).train()
-    fit = Trainer(found, FineTuning(found, model), recipe(found, token_budget=40))
+    fit = TrialTrainer(found, FineTuning(found, model), recipe(found, token_budget=40))
     first, again, other = (fit._computed(np.arange(4), step=0, micro=m) for m in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

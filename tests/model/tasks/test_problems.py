@@ -15,7 +15,7 @@ from cloze.artifacts.tokenizer import read_vocab_txt
 from cloze.model.config import TaskConfig
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.baselines import baselines
-from cloze.model.tasks.classification import measure
+from cloze.model.tasks.classification import metric_values
 from cloze.model.tasks.problems import load_problem, load_tables
 from cloze.model.tasks.span import cut_texts, max_context
 from cloze.model.tasks.tagging import count_entities, entities, is_entity_scheme
@@ -100,14 +100,14 @@ def test_only_labels_can_be_weighed(tmp_path: Path) -> None:
 def test_glue_metrics_are_those_of_scikit_learn_and_scipy() -> None:
     rng = np.random.default_rng(0)
     gold, guess = rng.integers(0, 2, 200), rng.integers(0, 2, 200)
-    scores = measure(("accuracy", "f1", "matthews"), gold, guess)
+    scores = metric_values(("accuracy", "f1", "matthews"), gold, guess)
     assert scores == {
         "accuracy": float((gold == guess).mean()),
         "f1": f1_score(gold, guess),
         "matthews": matthews_corrcoef(gold, guess),
     }
     gold, guess = rng.random(100), rng.random(100)
-    assert measure(("pearson", "spearman"), gold, guess) == {
+    assert metric_values(("pearson", "spearman"), gold, guess) == {
         "pearson": pearsonr(gold, guess).statistic,
         "spearman": spearmanr(gold, guess).statistic,
     }
@@ -115,8 +115,13 @@ def test_glue_metrics_are_those_of_scikit_learn_and_scipy() -> None:
 
 def test_constant_predictions_score_zero_instead_of_nan() -> None:
     gold = np.array([0.0, 1.0, 2.0])
-    assert measure(("pearson", "spearman"), gold, np.ones(3)) == {"pearson": 0.0, "spearman": 0.0}
-    assert measure(("matthews",), np.array([0, 1, 1]), np.ones(3, np.int64)) == {"matthews": 0.0}
+    assert metric_values(("pearson", "spearman"), gold, np.ones(3)) == {
+        "pearson": 0.0,
+        "spearman": 0.0,
+    }
+    assert metric_values(("matthews",), np.array([0, 1, 1]), np.ones(3, np.int64)) == {
+        "matthews": 0.0
+    }
 
 
 # --- tagging

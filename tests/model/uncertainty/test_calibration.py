@@ -2,23 +2,23 @@ import numpy as np
 import pytest
 
 from cloze.model.uncertainty.calibration import calibration, fit_temperatures, quality
-from cloze.model.uncertainty.held_out import HeldOut
+from cloze.model.uncertainty.held_out import HeldOutRows
 
 
-def drawn(rows: int, *, labels: int = 3, sharpness: float = 1.0, seed: int = 0) -> HeldOut:
+def drawn(rows: int, *, labels: int = 3, sharpness: float = 1.0, seed: int = 0) -> HeldOutRows:
     """Rows whose labels are drawn from softmax(logits); the logits are then made sharper."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 2, (rows, labels))
     truth = (logits + rng.gumbel(size=logits.shape)).argmax(-1)
-    return HeldOut(logits * sharpness, truth)
+    return HeldOutRows(logits * sharpness, truth)
 
 
-def drawn_sets(rows: int, sharpness: tuple[float, ...], seed: int = 0) -> HeldOut:
+def drawn_sets(rows: int, sharpness: tuple[float, ...], seed: int = 0) -> HeldOutRows:
     """Rows with any number of labels; the logits of each label are made sharper by its own."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 2, (rows, len(sharpness)))
     present = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.int64)
-    return HeldOut(logits * np.array(sharpness), present)
+    return HeldOutRows(logits * np.array(sharpness), present)
 
 
 @pytest.mark.parametrize("sharpness", [0.25, 1.0, 3.0])
@@ -33,14 +33,14 @@ def test_each_label_of_several_has_its_own_temperature_unless_it_is_rare() -> No
     rare = rows.targets.copy()
     rare[:, 1] = 0
     rare[:5, 1] = 1
-    first, second = fit_temperatures(HeldOut(rows.logits, rare))
+    first, second = fit_temperatures(HeldOutRows(rows.logits, rare))
     assert first == pytest.approx(0.5, rel=0.1)
     (common,) = {second} - {first}
     assert common != pytest.approx(3.0, rel=0.1)
 
 
 def test_rows_that_are_all_right_do_not_make_probabilities_certain() -> None:
-    certain = HeldOut(np.eye(2)[np.arange(20) % 2] * 2, np.arange(20) % 2)
+    certain = HeldOutRows(np.eye(2)[np.arange(20) % 2] * 2, np.arange(20) % 2)
     (found,) = fit_temperatures(certain)
     assert 0.2 < found < 1.0
 
@@ -51,7 +51,9 @@ def test_nine_rows_are_too_few_for_a_temperature() -> None:
 
 def test_figures_are_those_computed_by_hand() -> None:
     # probabilities 0.8, 0.8, 0.8, 0.6 of the likeliest label, which is right but for the third
-    rows = HeldOut(np.log([[0.8, 0.2], [0.2, 0.8], [0.8, 0.2], [0.6, 0.4]]), np.array([0, 1, 1, 0]))
+    rows = HeldOutRows(
+        np.log([[0.8, 0.2], [0.2, 0.8], [0.8, 0.2], [0.6, 0.4]]), np.array([0, 1, 1, 0])
+    )
     found = quality(rows)
     assert found.log_loss.value == pytest.approx(-np.log([0.8, 0.8, 0.2, 0.6]).mean())
     assert found.brier.value == pytest.approx((0.08 + 0.08 + 1.28 + 0.32) / 4)

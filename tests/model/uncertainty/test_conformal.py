@@ -11,19 +11,19 @@ from cloze.model.uncertainty.conformal import (
     nonconformity,
     reliance,
 )
-from cloze.model.uncertainty.held_out import HeldOut
+from cloze.model.uncertainty.held_out import HeldOutRows
 
 REDRAWS, SCORED, NEW = 200, 99, 200
 
 
-def rows(count: int, rng: np.random.Generator, *, several: bool = False) -> HeldOut:
+def rows(count: int, rng: np.random.Generator, *, several: bool = False) -> HeldOutRows:
     """A model that is too sure: coverage must not depend on its being right."""
     logits = rng.normal(0, 1, (count, 4))
     if several:
         truth = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.int64)
     else:
         truth = (logits + rng.gumbel(size=logits.shape)).argmax(-1)
-    return HeldOut(3 * logits, truth)
+    return HeldOutRows(3 * logits, truth)
 
 
 def band(rows_each: int) -> float:
@@ -104,8 +104,8 @@ def test_sets_are_those_of_mapie(confidence: float) -> None:
 
 
 def test_coverage_and_sizes_in_the_report_are_counted() -> None:
-    sure = HeldOut(np.log([[0.9, 0.1]] * 19 + [[0.4, 0.6]]), np.array([0] * 19 + [0]))
-    new = HeldOut(np.log([[0.95, 0.05], [0.5, 0.5], [0.05, 0.95]]), np.array([0, 0, 0]))
+    sure = HeldOutRows(np.log([[0.9, 0.1]] * 19 + [[0.4, 0.6]]), np.array([0] * 19 + [0]))
+    new = HeldOutRows(np.log([[0.95, 0.05], [0.5, 0.5], [0.05, 0.95]]), np.array([0, 0, 0]))
     found = reliance(sure, new, split="test")
     # at 0.9 and 0.8 the largest score allowed is 0.1: sets {0}, {}, {1}
     by_level = {one.confidence: one for one in found.coverage}

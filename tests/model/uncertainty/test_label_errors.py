@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from cloze.model.uncertainty.held_out import HeldOut
+from cloze.model.uncertainty.held_out import HeldOutRows
 from cloze.model.uncertainty.label_errors import confident_joint, contradictions, suspects
 
 
-def planted(seed: int, *, rows: int = 400, labels: int = 4) -> tuple[HeldOut, np.ndarray]:
+def planted(seed: int, *, rows: int = 400, labels: int = 4) -> tuple[HeldOutRows, np.ndarray]:
     """A good model's rows, a tenth of which are given another label; whether each is."""
     rng = np.random.default_rng(seed)
     true = rng.integers(0, labels, rows)
@@ -13,7 +13,7 @@ def planted(seed: int, *, rows: int = 400, labels: int = 4) -> tuple[HeldOut, np
     logits[np.arange(rows), true] += 3.5
     wrong = rng.random(rows) < 0.1
     given = np.where(wrong, (true + rng.integers(1, labels, rows)) % labels, true)
-    return HeldOut(logits, given), wrong
+    return HeldOutRows(logits, given), wrong
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -42,7 +42,7 @@ def test_counts_of_given_and_true_labels_are_computed_by_hand() -> None:
 
 def test_the_only_row_of_a_label_is_no_suspect() -> None:
     logits = np.array([[4.0, 0.0]] * 6 + [[3.0, 0.0]])
-    assert suspects(HeldOut(logits, np.array([0] * 6 + [1]))) == []
+    assert suspects(HeldOutRows(logits, np.array([0] * 6 + [1]))) == []
 
 
 def test_equal_texts_with_different_labels_are_found_whatever_case_and_spaces() -> None:

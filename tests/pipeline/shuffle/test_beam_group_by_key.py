@@ -12,7 +12,7 @@ from cloze.artifacts.config import parse
 from cloze.artifacts.progress import Progress
 from cloze.pipeline import tokens
 from cloze.pipeline.config.settings import DedupStage, PipelineMachine, TokensStage
-from cloze.pipeline.dedup import Search, write_candidates
+from cloze.pipeline.dedup import DuplicateSearch, write_candidates
 from cloze.pipeline.readers import input_shards as input_shards_module
 from cloze.pipeline.readers.input_shards import input_shards
 from cloze.pipeline.runner.beam import Pipeline, add_job
@@ -58,7 +58,7 @@ def builds(tmp_path: Path):
     assert isinstance(backend, BeamGroupByKey)
     wanted = {"near_duplicates": {}}
     stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
-    search = Search(stage_of_dedup, "gs://bucket/dedup")
+    search = DuplicateSearch(stage_of_dedup, "gs://bucket/dedup")
     return {
         "tokens": partial(backend.graph, work),
         "vocabulary": for_each(
@@ -66,7 +66,7 @@ def builds(tmp_path: Path):
             partial(sample_shard, stage=stage, limit=1 << 64, directory="gs://bucket/work"),
             label="Sample",
         ),
-        "dedup": for_each(work, partial(write_candidates, search=search), label="Search"),
+        "dedup": for_each(work, partial(write_candidates, search=search), label="DuplicateSearch"),
     }
 
 
