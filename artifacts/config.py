@@ -13,7 +13,7 @@ import inspect
 import itertools
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -101,6 +101,17 @@ def _classes_in(module: str) -> dict[str, list[ast.stmt]]:
     except (OSError, TypeError):
         return {}
     return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def among(names: Collection[str]) -> Callable[[str], str]:
+    """A validator of names in a table of classes, such as readers, that grows by one line each."""
+
+    def known(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"unknown; expected one of {', '.join(names)}")
+        return name
+
+    return known
 
 
 def read_toml(path: str | Path) -> dict[str, object]:

@@ -10,11 +10,12 @@ from pydantic import (
     AfterValidator,
     Field,
     JsonValue,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
-from cloze.artifacts.config import Config, StageConfig
+from cloze.artifacts.config import Config, StageConfig, among
 from cloze.artifacts.errors import UsageError
 from cloze.model.glue import GLUE, task_fields
 from cloze.model.hardware import machine_precision
@@ -298,6 +299,21 @@ class EncoderConfig(Config):
         return self
 
 
+OPTIMIZERS = {
+    "adamw": "cloze.model.training.optimizer:AdamW",
+    "lamb": "cloze.model.training.optimizer:Lamb",
+    "muon": "cloze.model.training.optimizer:Muon",
+    "stable_adamw": "cloze.model.training.optimizer:StableAdamW",
+}
+"""The optimizers by their name in a configuration: `module:name`, imported on first use. To add
+one, write a subclass of `AdamW` in a module of its own and name it here."""
+
+OptimizerName = Annotated[
+    str,
+    AfterValidator(among(OPTIMIZERS)),
+    WithJsonSchema({"type": "string", "enum": [*OPTIMIZERS]}),
+]
+
 MEASURING = ("lamb", "stable_adamw")
 """Optimizers that compute statistics of whole tensors; with ZeRO, ranks sum the parts of these."""
 
@@ -305,7 +321,7 @@ MEASURING = ("lamb", "stable_adamw")
 class OptimizerConfig(Config):
     """The reference's AdamW and its alternatives (reference: optimization.py)."""
 
-    name: Literal["adamw", "lamb", "muon", "stable_adamw"] = "adamw"
+    name: OptimizerName = "adamw"
     """LAMB is for batches of tens of thousands; Muon reaches the same loss in fewer steps;
     StableAdamW (Wortsman et al. 2023; used by ModernBERT) shortens its steps when gradients spike.
     Muon needs whole matrices, so it requires ZeRO 0."""
@@ -492,16 +508,23 @@ class PretrainConfig(Config):
         return tuple(first + (self.batch_size - first) * step // steps for step in range(steps))
 
 
-TaskKind = Literal[
-    "classification",
-    "pair_classification",
-    "multi_label_classification",
-    "regression",
-    "tagging",
-    "span",
-    "multiple_choice",
-    "retrieval",
-    "reranking",
+FAMILIES = {
+    "classification": "cloze.model.tasks.classification:Classification",
+    "pair_classification": "cloze.model.tasks.classification:PairClassification",
+    "multi_label_classification": "cloze.model.tasks.classification:MultiLabel",
+    "regression": "cloze.model.tasks.classification:Regression",
+    "tagging": "cloze.model.tasks.tagging:Tagging",
+    "span": "cloze.model.tasks.span:Spans",
+    "multiple_choice": "cloze.model.tasks.multiple_choice:MultipleChoice",
+    "retrieval": "cloze.model.tasks.retrieval:Retrieval",
+    "reranking": "cloze.model.tasks.reranking:Reranking",
+}
+"""The families of tasks by their `kind` in a configuration: `module:name`, imported on first use.
+To add one, write a subclass of `Problem` (model/tasks/base.py) in a module of its own and name it
+here."""
+
+TaskKind = Annotated[
+    str, AfterValidator(among(FAMILIES)), WithJsonSchema({"type": "string", "enum": [*FAMILIES]})
 ]
 
 RANKING_KINDS = ("retrieval", "reranking")

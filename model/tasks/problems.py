@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TypeVar
+from pkgutil import resolve_name
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -18,38 +19,20 @@ from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.rng import address, permutation
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import RANKING_KINDS, ChoiceConfig, TaskConfig
+from cloze.model.config import FAMILIES, RANKING_KINDS, ChoiceConfig, TaskConfig
 from cloze.model.tasks.base import Problem
-from cloze.model.tasks.classification import (
-    Classification,
-    MultiLabel,
-    PairClassification,
-    Regression,
-)
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
-from cloze.model.tasks.multiple_choice import MultipleChoice
-from cloze.model.tasks.reranking import Reranking
-from cloze.model.tasks.retrieval import Retrieval
-from cloze.model.tasks.span import Spans
-from cloze.model.tasks.tagging import Tagging
-
-FAMILIES: Mapping[str, type[Problem]] = {
-    "classification": Classification,
-    "pair_classification": PairClassification,
-    "multi_label_classification": MultiLabel,
-    "regression": Regression,
-    "tagging": Tagging,
-    "span": Spans,
-    "multiple_choice": MultipleChoice,
-    "retrieval": Retrieval,
-    "reranking": Reranking,
-}
 
 LoadedT = TypeVar("LoadedT")
 
 SAMPLE_SEED = 20181011
 """Seed for sampling `train_examples` and dev rows: the same for every trial."""
+
+
+def family_of(kind: str) -> type[Problem]:
+    """The class of a task's `kind`."""
+    return cast(type[Problem], resolve_name(FAMILIES[kind]))
 
 
 def load_problem(
@@ -59,7 +42,7 @@ def load_problem(
 
     Without a tokenizer it has labels and scores predictions, but no inputs.
     """
-    return FAMILIES[config.kind](config, tables, tokenizer)
+    return family_of(config.kind)(config, tables, tokenizer)
 
 
 def for_all(tasks: Sequence[TaskConfig], load: Callable[[TaskConfig], LoadedT]) -> list[LoadedT]:
@@ -86,14 +69,14 @@ def check_tables(
 ) -> None:
     """Refuse whatever in the task's files or metrics would be refused before training."""
     tables = load_tables(config, labels, holds_out=choice is None)
-    FAMILIES[config.kind](config, tables, None)
+    family_of(config.kind)(config, tables, None)
     if choice is not None:
         check_lone_rows(config, tables["train"])
 
 
 def check_lone_rows(config: TaskConfig, train: TaskTable) -> None:
     """Refuse a class with a single training row, which cannot be held out and trained on."""
-    if not FAMILIES[config.kind].exclusive or config.kind == "regression":
+    if not family_of(config.kind).exclusive or config.kind == "regression":
         return
     counts = Counter(str(label) for label in train.columns["label"])
     for row, label in enumerate(train.columns["label"]):
@@ -115,7 +98,7 @@ def load_tables(
 
     `mined`: an artifact with the rows of some tasks, which have been through all of this.
     """
-    family = FAMILIES[config.kind]
+    family = family_of(config.kind)
     if mined and config.kind in RANKING_KINDS:
         return mined_tables(config, mined)
     tables = {
@@ -220,7 +203,7 @@ def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
 
 def canonical(config: TaskConfig, split: str, table: TaskTable) -> TaskTable:
     """The whole table of a split in its family's canonical form, unlabelled if it has no labels."""
-    family, wanted = FAMILIES[config.kind], wanted_columns(config, split)
+    family, wanted = family_of(config.kind), wanted_columns(config, split)
     # Pairs to rank without their labels would all be relevant: they are refused instead.
     if split not in ("train", "dev") and config.kind != "reranking":
         # An unlabelled test file may still have label columns, filled with placeholders: blanks, or
@@ -280,7 +263,7 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
 
 def wanted_columns(config: TaskConfig, split: str) -> Wanted:
     """The columns that the task needs from the file of a split."""
-    family = FAMILIES[config.kind]
+    family = family_of(config.kind)
     return Wanted(
         required=family.required,
         # If a text may have several labels, each of them may be a column of its own.

@@ -12,13 +12,14 @@ import inspect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from cloze.model.config import OptimizerConfig, Shortened
+from cloze.model.config import OPTIMIZERS, OptimizerConfig, Shortened
 from cloze.model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
 from cloze.model.encoder.operations.products import TILE, product
 from cloze.model.encoder.precision import Kept, Rounded
@@ -136,13 +137,12 @@ def build_optimizer(
         # Only the layers' matrices: embeddings and heads belong to AdamW (Jordan et al. 2024).
         matrices = {n: p for n, p in everything.items() if "layers." in n and p.ndim == 2}
         others = [(name, p) for name, p in everything.items() if name not in matrices]
-        kind = torch.float32 if precision == "fp32" else torch.bfloat16
+        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         rest = parameter_groups(others, weight_decay=config.weight_decay)
-        return Muon([*matrices.values()], rest, config=config, dtype=kind)
+        return Muon([*matrices.values()], rest, config=config, dtype=dtype)
     groups = parameter_groups(named, weight_decay=config.weight_decay)
-    kinds: dict[str, type[AdamW | Lamb]]
-    kinds = {"adamw": AdamW, "lamb": Lamb, "stable_adamw": StableAdamW}
-    return kinds[config.name](groups, config=config)
+    kind: type[AdamW | Lamb] = resolve_name(OPTIMIZERS[config.name])
+    return kind(groups, config=config)
 
 
 def clip(gradients: list[Tensor], max_norm: float) -> Tensor:

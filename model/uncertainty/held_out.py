@@ -1,8 +1,8 @@
 """Rows that a model, or its siblings of a cross-validation, has not been trained on.
 
 In:  logits of these rows, and their labels.
-Out: `HeldOutRows`, from which calibration, label sets and label errors are all computed; the rows that
-     a task's held-out split has.
+Out: `HeldOutRows`, from which calibration, label sets and label errors are all computed; the rows
+     that a task's held-out split has.
 """
 
 from collections.abc import Sequence
