@@ -59,6 +59,7 @@ from cloze.model.hugging_face.source import (
 )
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.features import Places
+from cloze.model.tasks.problems import family_of
 
 CARD = "README.md"
 ENCODER_PREFIX = "encoder."
@@ -72,20 +73,6 @@ BILSTM = "bilstm."
 """Prefixes of our parameters besides the encoder's. No Hugging Face class has a BiLSTM, so its
 names are kept.
 """
-
-_OF_TEXTS = ("ForSequenceClassification", "text-classification")
-_KINDS = {
-    "classification": _OF_TEXTS,
-    "pair_classification": _OF_TEXTS,
-    "multi_label_classification": _OF_TEXTS,
-    "regression": _OF_TEXTS,
-    "tagging": ("ForTokenClassification", "token-classification"),
-    "span": ("ForQuestionAnswering", "question-answering"),
-    "multiple_choice": ("ForMultipleChoice", "multiple-choice"),
-    "retrieval": ("Model", "sentence-similarity"),
-    "reranking": ("ForSequenceClassification", "text-ranking"),
-}
-"""For each kind of task, the class of `transformers`, and the pipeline's name on its hub."""
 
 
 @dataclass(frozen=True)
@@ -296,13 +283,13 @@ class SavedTask(Config):
 
     def architecture(self, family: Family) -> str:
         """The equivalent class of `transformers`; of a head on sentence vectors, its encoder's."""
-        kind = _KINDS[self.task.kind][0] if self.pooling == "pooler" else "Model"
+        kind = family_of(self.task.kind).exported_as[0] if self.pooling == "pooler" else "Model"
         return LAYOUTS[family].classes + kind
 
     @property
     def pipeline(self) -> str:
         """Hugging Face's name for the kind of task."""
-        return _KINDS[self.task.kind][1]
+        return family_of(self.task.kind).exported_as[1]
 
     def head(self, family: Family) -> str:
         """Prefix of the head's parameter names in that class."""

@@ -55,6 +55,9 @@ class Problem(ABC):
     `vectors`: no head; the outputs are the sequence vectors themselves.
     """
 
+    exported_as: ClassVar[tuple[str, str]] = ("ForSequenceClassification", "text-classification")
+    """The class of `transformers` that has such a head, and the name of its pipeline on the hub."""
+
     joint: ClassVar[bool] = False
     """Whether the loss couples all examples of a batch, so that it is not a sum over them."""
 

@@ -33,6 +33,7 @@ class MultipleChoice(GroupedProblem):
     optional: ClassVar[tuple[str, ...]] = ("prefix", "endings", *ENDING_COLUMNS, "label", "id")
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     reads: ClassVar = "pooled"
+    exported_as: ClassVar = ("ForMultipleChoice", "multiple-choice")
     outputs = 1
 
     def _read(self) -> None:

@@ -132,7 +132,7 @@ def load_tables(
 
 def mined_tables(config: TaskConfig, mined: Artifact) -> dict[str, TaskTable]:
     """The splits of a task in an artifact of the stage `negatives`."""
-    family, folder = FAMILIES[config.kind], f"{config.name}/"
+    family, folder = family_of(config.kind), f"{config.name}/"
     wanted = Wanted(required=family.required, optional=family.optional)
     names = [one.name for one in mined.manifest.files if one.name.startswith(folder)]
     found = {

@@ -57,6 +57,7 @@ class Reranking(Ranking):
     optional: ClassVar[tuple[str, ...]] = (*Ranking.optional, "label")
     default_metrics: ClassVar[tuple[str, ...]] = ("ndcg@10", "recall@1", "mrr@10")
     reads: ClassVar = "pooled"
+    exported_as: ClassVar = ("ForSequenceClassification", "text-ranking")
     outputs = 1
 
     @classmethod

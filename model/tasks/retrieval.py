@@ -37,6 +37,7 @@ class Retrieval(Ranking):
     """The passages relevant to a query; the texts of a row form a unit."""
 
     reads: ClassVar = "vectors"
+    exported_as: ClassVar = ("Model", "sentence-similarity")
     head_dropout: ClassVar[bool] = False
     joint: ClassVar[bool] = True
     outputs = 0

@@ -265,6 +265,7 @@ class Spans(Problem):
     label_column: ClassVar[str] = "answers"
     default_metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match")
     reads: ClassVar = "tokens"
+    exported_as: ClassVar = ("ForQuestionAnswering", "question-answering")
     head_dropout: ClassVar[bool] = False
     outputs = 2
 

@@ -64,6 +64,7 @@ class Tagging(Problem):
     label_column: ClassVar[str] = "tags"
     default_metrics: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar = "tokens"
+    exported_as: ClassVar = ("ForTokenClassification", "token-classification")
 
     def _read(self) -> None:
         config, tables = self.config, self._tables
