@@ -306,7 +306,8 @@ OPTIMIZERS = {
     "stable_adamw": "cloze.model.training.optimizer:StableAdamW",
 }
 """The optimizers by their name in a configuration: `module:name`, imported on first use. To add
-one, write a subclass of `AdamW` in a module of its own and name it here."""
+one, write a subclass of `Lamb` with its own `step` in a module of its own, and name it here; one of
+`AdamW` must also renew its bf16 copies of the parameters."""
 
 OptimizerName = Annotated[
     str,
