@@ -17,6 +17,7 @@ from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
+UInt16s = npt.NDArray[np.uint16]
 UInt64s = npt.NDArray[np.uint64]
 Offsets = Int64s
 """Ascending positions in a text or an array."""

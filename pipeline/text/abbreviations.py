@@ -20,9 +20,6 @@ from math import exp, log
 NUMBERS = "0"
 """Stands for all numbers of up to two digits."""
 
-MAX_BYTES = 8
-"""Longer abbreviations are not recognised (four letters of two bytes)."""
-
 THRESHOLD = 0.3
 """Least score of an abbreviation (Kiss and Strunk; punkt's ABBREV)."""
 
@@ -63,7 +60,7 @@ def learn_abbreviations(texts: Sequence[str]) -> list[str]:
         # Without its inner full stops. A single letter needs no further evidence.
         length = len(word.replace(".", ""))
         certain = goes_on[word] or length == 1
-        if count < FEWEST or not certain or word == word.upper() or len(word.encode()) > MAX_BYTES:
+        if count < FEWEST or not certain or word == word.upper():
             continue
         # Kiss and Strunk's score: log likelihood ratio, penalised for length and rewarded for inner
         # full stops; occurrences without a full stop weigh the more the longer the word is.

@@ -140,13 +140,17 @@ def sentence_classes() -> UInt8s:
 
 
 @cache
-def terminal_pairs() -> Mask:
-    """Which pairs of bytes, first times 256 plus second, begin a non-ASCII terminal mark."""
-    pairs = np.zeros(1 << 16, dtype=np.bool_)
+def terminal_pairs() -> tuple[Mask, Mask]:
+    """Which pairs of bytes, one times 256 plus the next, may be in a non-ASCII terminal mark.
+
+    Returns those of its first and second byte, and those of its second and third.
+    """
+    begins, goes_on = np.zeros((2, 1 << 16), dtype=np.bool_)
     for mark in SENTENCE_TERMINALS + SPACED_TERMINALS + GREEK_QUESTION_MARK + WIDE_FULL_STOPS:
-        first, second = mark.encode()[:2]
-        pairs[first << 8 | second] = True
-    return pairs
+        first, second, *third = mark.encode()[:3]
+        begins[first << 8 | second] = True
+        goes_on[second << 8 | third[0] if third else slice(second << 8, second + 1 << 8)] = True
+    return begins, goes_on
 
 
 def decode(text: Bytes, places_N: Offsets) -> tuple[Int64s, Int64s]:

@@ -10,13 +10,14 @@ abbreviation or an initial, unless the next word is a common sentence starter. R
 accuracy with other segmenters.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt64s, concatenated
+from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt16s, UInt64s, concatenated
 from cloze.pipeline.text.abbreviations import NUMBERS
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
 from cloze.pipeline.text.scripts import (
@@ -90,6 +91,7 @@ _KINDS = np.full(256, _OTHER, dtype=np.uint8)
 _KINDS[[byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum()]] = _BEGINNER
 _KINDS[list(b"$#@&")] = _BEGINNER
 _KINDS[list(b".!?")] = _TERMINAL
+_IN_WORD = _KINDS <= _TERMINAL
 
 _LOOKALIKES = ((ord(";"), (0xCE, 0xCF)), (ord(":"), (0xD4, 0xD5, 0xD6)))
 """ASCII characters that end sentences beside letters with these first bytes: the Greek question
@@ -115,11 +117,12 @@ def _keys(words: str) -> UInt64s:
     )
 
 
-_NEVER_LAST, _RARELY_LAST, _BEFORE_NUMBERS = map(_keys, (NEVER_LAST, RARELY_LAST, BEFORE_NUMBERS))
-_RARELY_LAST_CAPITALISED = _keys(RARELY_LAST_CAPITALISED)
 _STARTERS = _keys(STARTERS)
 _FOLD = np.uint64(0x2020202020202020)
 _LENGTH_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(_KEY_BYTES + 1)], dtype=np.uint64)
+_LAST_BITS = np.array([(1 << n) - 1 for n in range(_KEY_BYTES + 1)], dtype=np.uint8)
+_BITS_AT_END = np.array([f"0{bits:b}"[::-1].index("0") for bits in range(256)], dtype=np.int64)
+"""How many of the lowest bits of a byte are 1 without a gap."""
 
 
 class Sentences(NamedTuple):
@@ -148,7 +151,10 @@ def split_sentences(text: Bytes, ends: Offsets, abbreviations: tuple[str, ...] =
     # both sides, every step may look a few bytes back or ahead of any place without asking.
     margin = np.full(_MARGIN, SPACE, dtype=np.uint8)
     padded = np.concatenate((margin, text, margin))
-    terminals = np.flatnonzero((padded == ord(".")) | (padded == ord("?")) | (padded == ord("!")))
+    is_terminal = padded == ord(".")
+    is_terminal |= padded == ord("?")
+    is_terminal |= padded == ord("!")
+    terminals = np.flatnonzero(is_terminal)
     leads = np.flatnonzero(padded >= 0xC2)
     spaces = glued = np.zeros(0, dtype=np.int64)
     if len(leads):
@@ -196,26 +202,30 @@ def _other_terminals(
     Returns the `terminals` that need a space after them with those that are not ASCII, and where a
     sentence surely ends: at spaces that become line feeds, and places where one is inserted.
     """
-    # The first two bytes of a character tell whether it can be a mark at all. So only a handful of
+    # The first bytes of a character tell whether it can be a mark at all. So only a handful of
     # characters per block are decoded, however much of the text is not ASCII.
-    pairs = text[leads].astype(np.uint16) << np.uint16(8) | text[leads + 1]
-    marks = leads[terminal_pairs()[pairs]]
+    pairs = _pairs(text, leads)
+    begins, goes_on = terminal_pairs()
+    marks = leads[begins[pairs]]
+    marks = marks[goes_on[_pairs(text, marks + 1)]]
     code, width = decode(text, marks)
     kinds = sentence_classes()[np.minimum(code, CODES - 1)]
     # three dots are common before capitals in Latin text, where they end no sentence
     is_spaced = (kinds == SPACED_TERMINAL) & ((code != _ELLIPSIS) | (text[marks + 4] >= 0xC2))
     spaced = marks[is_spaced] + width[is_spaced] - 1
+    occurs = np.zeros(256, dtype=np.bool_)
+    occurs[pairs >> 8] = True
     for mark, alphabet in _LOOKALIKES:
-        if np.isin(pairs >> 8, alphabet).any():
-            alike = np.flatnonzero(text == mark)
-            after = np.isin(text[alike + 2], alphabet) & (_KINDS[text[alike - 1]] != _BEGINNER)
-            beside = np.isin(text[alike - 2], alphabet) | after
-            spaced = np.concatenate((spaced, alike[beside]))
+        if occurs[list(alphabet)].any():
+            letters = leads[np.isin(pairs >> 8, alphabet)]
+            after, before = letters + 2, letters - 2  # a letter has two bytes; or it and a space
+            before = before[(text[before] == mark) & (_KINDS[text[before - 1]] != _BEGINNER)]
+            spaced = np.concatenate((spaced, np.union1d(after[text[after] == mark], before)))
     if len(spaced):
         terminals = np.sort(np.concatenate((terminals, spaced)))
     sure = (kinds == TERMINAL) | (kinds == FULL_STOP)
     marks, code, width = marks[sure], code[sure], width[sure]
-    if (pairs >> 8 >= _FIRST_IDEOGRAPHIC_LEAD).any():
+    if occurs[_FIRST_IDEOGRAPHIC_LEAD:].any():
         glued = terminals[text[terminals] != ord(".")]
         following, _ = decode(text, glued + 1)
         glued = glued[in_ranges(following, IDEOGRAPHIC)]
@@ -226,6 +236,12 @@ def _other_terminals(
     if len(thai):
         spaces = np.concatenate((spaces, _ends_of_phrases(text, thai)))
     return terminals, spaces, glued
+
+
+def _pairs(text: Bytes, places: Offsets) -> UInt16s:
+    """The byte at each place times 256, plus the next."""
+    pairs: UInt16s = text[places].astype(np.uint16) << np.uint16(8) | text[places + 1]
+    return pairs
 
 
 def _after_sure_terminals(
@@ -272,19 +288,21 @@ def _ends_of_phrases(text: Bytes, thai: Offsets) -> Offsets:
 
 def _past_marks(text: Bytes, places: Offsets, kind: int) -> Offsets:
     """Advance the places past marks of a `kind` or of both kinds."""
-    narrow, classes = sentence_classes()[:256], sentence_classes()
+    classes = sentence_classes()
+    passed = (classes == kind) | (classes == CLOSER_OR_OPENER)
+    places, moving = places.copy(), np.arange(len(places))
     for _ in range(_MAX_MARKS):
-        first = text[places]
-        kinds = narrow[first]
-        steps = ((kinds == kind) | (kinds == CLOSER_OR_OPENER)).astype(np.int64)
+        first = text[places[moving]]
+        steps = passed[first].astype(np.int64)
         wide = np.flatnonzero(first >= 0xC2)  # the classes of these bytes mean nothing
         if len(wide):
-            code, width = decode(text, places[wide])
-            kinds = classes[np.minimum(code, CODES - 1)]
-            steps[wide] = width * ((kinds == kind) | (kinds == CLOSER_OR_OPENER))
-        if not steps.any():
+            code, width = decode(text, places[moving[wide]])
+            steps[wide] = width * passed[np.minimum(code, CODES - 1)]
+        moved = np.flatnonzero(steps)
+        if not len(moved):
             break
-        places = places + steps
+        moving = moving[moved]
+        places[moving] += steps[moved]
     return places
 
 
@@ -332,26 +350,21 @@ def _ends_sentence(
     # Only full stops can belong to the word before them; ? and ! are done.
     which = np.flatnonzero((text[terminals] == ord(".")) & ends)
     stops = terminals[which]
-    length = np.zeros(len(stops), dtype=np.int64)
-    inside = np.ones(len(stops), dtype=np.bool_)
     ellipsis = (text[stops - 1] == ord(".")) & (after[which] >= 0x80)
-    dotted = np.zeros(len(stops), dtype=np.bool_)  # as U.S
-    digits = np.ones(len(stops), dtype=np.bool_)
-    # Walk back from all stops at once, one byte per round. `inside` becomes false where a word
-    # began and stays so; one byte more than a key has tells words that fit from longer ones.
-    for back in range(1, _KEY_BYTES + 2):
-        before = text[stops - back]
-        inside &= _KINDS[before] <= _TERMINAL
-        length += inside
-        dotted |= inside & (before == ord("."))
-        digits &= ~inside | ((before >= ord("0")) & (before <= ord("9")))
     # A word of up to 8 bytes is an integer, so that looking it up among sorted integers is a binary
-    # search on whole arrays. It ends at the stop: of the 8 bytes before that, shift out those that
-    # precede the word.
+    # search on whole arrays. What is known of its bytes is an integer too, a bit for each of them.
+    raw = _load(text, stops - _KEY_BYTES)
+    before = raw.view(np.uint8).reshape(-1, _KEY_BYTES)
+    length = _BITS_AT_END[_bits(_IN_WORD[before])]
+    # one byte more than a key has tells words that fit from longer ones
+    length += (length == _KEY_BYTES) & _IN_WORD[text[stops - _KEY_BYTES - 1]]
     fits = (length > 0) & (length <= _KEY_BYTES)
-    raw = _load(text, stops - _KEY_BYTES) | _FOLD
+    inside = _LAST_BITS[np.minimum(length, _KEY_BYTES)]
+    dotted = _bits(before == ord(".")) & inside != 0  # as U.S
+    digits = _bits((before < ord("0")) | (before > ord("9"))) & inside == 0
+    # The word ends at the stop: of the 8 bytes before that, shift out those that precede it.
     shift = (8 * (_KEY_BYTES - np.minimum(length, _KEY_BYTES))).astype(np.uint64)
-    keys = np.where(fits, raw >> np.minimum(shift, np.uint64(63)), np.uint64(0))
+    keys = np.where(fits, (raw | _FOLD) >> np.minimum(shift, np.uint64(63)), np.uint64(0))
     first = text[stops - np.maximum(length, 1)]
     capital = (first >= ord("A")) & (first <= ord("Z"))
     initial = (length == 1) & capital
@@ -362,28 +375,102 @@ def _ends_sentence(
     numbering = digits & fits & begins_line
     # In the order of their strength: what may end a sentence if a starter follows; the starter; and
     # what no starter can overrule.
-    abbreviation = initial | (dotted & fits & ~digits & ~ellipsis) | _among(keys, _RARELY_LAST)
-    abbreviation |= capital & _among(keys, _RARELY_LAST_CAPITALISED)
-    if abbreviations:
-        abbreviation |= (length > 0) & _among(keys, _learnt(abbreviations)) & ~(digits & fits)
-        if NUMBERS in abbreviations:
-            abbreviation |= digits & (length > 0) & (length <= len("00"))
-    abbreviation &= ~_among(_words_after(text, nexts[which]), _STARTERS)
-    abbreviation |= (_among(keys, _NEVER_LAST) & ~initial) | numbering
-    abbreviation |= _among(keys, _BEFORE_NUMBERS) & number_follows[which]
+    known = _known_abbreviations(abbreviations).flags(keys)
+    abbreviation = initial | (dotted & fits & ~digits & ~ellipsis) | (known & _RARELY != 0)
+    abbreviation |= capital & (known & _CAPITALISED != 0)
+    abbreviation |= (known & _LEARNT != 0) & ~digits
+    if NUMBERS in abbreviations:
+        abbreviation |= digits & (length > 0) & (length <= len("00"))
+    abbreviation |= _is_long(text, stops, raw, length, abbreviations)
+    some = np.flatnonzero(abbreviation)
+    abbreviation[some] = ~_among(_words_after(text, nexts[which[some]]), _STARTERS)
+    abbreviation |= ((known & _NEVER != 0) & ~initial) | numbering
+    abbreviation |= (known & _NUMBERED != 0) & number_follows[which]
     ends[which[abbreviation]] = False
     return ends
 
 
+_NEVER, _RARELY, _CAPITALISED, _NUMBERED, _LEARNT = (np.uint8(1 << bit) for bit in range(5))
+"""When an abbreviation is one, as bits: see the lists above; learnt ones like those of
+`RARELY_LAST`."""
+
+
+class _Abbreviations(NamedTuple):
+    """All abbreviations of up to 8 bytes: their keys, ascending, and when each is one."""
+
+    keys_A: UInt64s
+    flags_A: Bytes
+
+    def flags(self, keys_N: UInt64s) -> Bytes:
+        """When each of the words is an abbreviation; 0 for other words."""
+        place_N = np.minimum(np.searchsorted(self.keys_A, keys_N), len(self.keys_A) - 1)
+        return self.flags_A[place_N] * (self.keys_A[place_N] == keys_N)
+
+
 @lru_cache(maxsize=4)
-def _learnt(abbreviations: tuple[str, ...]) -> UInt64s:
-    """The keys of the abbreviations, in any case, folded as words before a full stop are."""
+def _known_abbreviations(learnt: tuple[str, ...]) -> _Abbreviations:
+    flags = Counter[int]()
+    for words, flag in (
+        (_keys(NEVER_LAST), _NEVER),
+        (_keys(RARELY_LAST), _RARELY),
+        (_keys(RARELY_LAST_CAPITALISED), _CAPITALISED),
+        (_keys(BEFORE_NUMBERS), _NUMBERED),
+        (_learnt_keys(learnt), _LEARNT),
+    ):
+        for key in words.tolist():
+            flags[key] |= int(flag)
+    keys = sorted(flags)
+    return _Abbreviations(
+        np.array(keys, dtype=np.uint64), np.array([flags[key] for key in keys], dtype=np.uint8)
+    )
+
+
+def _learnt_keys(abbreviations: tuple[str, ...]) -> UInt64s:
+    """The keys of abbreviations that fit, in any case, folded as words before a full stop are."""
     spelled = {form(word) for word in abbreviations for form in (str, str.title, str.upper)}
     raw = (word.encode() for word in spelled)
-    keys = {int.from_bytes(word, "little") for word in raw if len(word) <= _KEY_BYTES}
+    keys = {int.from_bytes(word, "little") for word in raw if 0 < len(word) <= _KEY_BYTES}
     masks = {key: _LENGTH_MASKS[(key.bit_length() + 7) // 8] for key in keys}
     folded = {int(np.uint64(key) | _FOLD & mask) for key, mask in masks.items()}
-    return np.array(sorted(folded) or [0], dtype=np.uint64)
+    return np.array(sorted(folded), dtype=np.uint64)
+
+
+def _is_long(
+    text: Bytes, stops: Offsets, raw: UInt64s, length: Int64s, abbreviations: tuple[str, ...]
+) -> Mask:
+    """Which full stops follow one of the `abbreviations` that does not fit into a key.
+
+    `raw` are the last bytes of the words, `length` their lengths up to one more than a key has.
+    """
+    found = np.zeros(len(stops), dtype=np.bool_)
+    words, last_bytes = _long_abbreviations(abbreviations)
+    if not words:
+        return found
+    # Only words with the right last bytes are looked at one by one.
+    for which in np.flatnonzero((length > _KEY_BYTES) & _among(raw, last_bytes)).tolist():
+        stop = int(stops[which])
+        first = stop - _KEY_BYTES
+        while first and _IN_WORD[text[first - 1]]:
+            first -= 1
+        found[which] = text[first:stop].tobytes().decode("utf-8", "replace").lower() in words
+    return found
+
+
+@lru_cache(maxsize=4)
+def _long_abbreviations(abbreviations: tuple[str, ...]) -> tuple[frozenset[str], UInt64s]:
+    """The `abbreviations` that do not fit into a key, and the last bytes of their forms."""
+    words = frozenset(word.lower() for word in abbreviations if len(word.encode()) > _KEY_BYTES)
+    last = {
+        int.from_bytes(form(word).encode()[-_KEY_BYTES:], "little")
+        for word in words
+        for form in (str, str.title, str.upper)
+    }
+    return words, np.array(sorted(last), dtype=np.uint64)
+
+
+def _bits(marked_Nx8: Mask) -> Bytes:
+    """Eight truth values as the bits of a byte, the last of them as the lowest."""
+    return np.packbits(marked_Nx8.reshape(-1))
 
 
 def _among(keys: UInt64s, words: UInt64s) -> Mask:

@@ -125,6 +125,18 @@ def test_a_corpus_has_abbreviations_of_its_own() -> None:
     assert text.tobytes().decode().splitlines() == [russian]
 
 
+def test_abbreviations_of_a_corpus_have_any_length() -> None:
+    text = "Это проф. Иванов. Вот Архит. Попов. Мы помним Александровское. Она спала."
+    raw = np.frombuffer(f"{text}\n".encode(), dtype=np.uint8)
+    split, _, _ = split_sentences(raw, np.array([len(raw)]), ("проф", "архит"))
+    assert split.tobytes().decode().splitlines() == [
+        "Это проф. Иванов.",
+        "Вот Архит. Попов.",
+        "Мы помним Александровское.",
+        "Она спала.",
+    ]
+
+
 def test_small_letters_beyond_ascii_go_on() -> None:
     assert split("der Nr. 5 usw. über alles. élan. это? да") == [
         "der Nr. 5 usw. über alles. élan. это? да"
