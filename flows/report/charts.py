@@ -10,6 +10,7 @@ replaced with CSS variables, so that charts follow light and dark mode. Sizes ar
 import io
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,7 +154,10 @@ def drawing(
         axes.patch.set_visible(False)
         yield axes, drawn
         written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None})
+        with warnings.catch_warnings():
+            # The reader's fonts draw the text, so that matplotlib's may lack its characters.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font|.* natively")
+            figure.savefig(written, format="svg", metadata={"Date": None})
     # inside the page, colours and fonts come from the style sheet
     svg = written.getvalue()
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]

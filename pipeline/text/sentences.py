@@ -404,7 +404,8 @@ class _Abbreviations(NamedTuple):
     def flags(self, keys_N: UInt64s) -> Bytes:
         """When each of the words is an abbreviation; 0 for other words."""
         place_N = np.minimum(np.searchsorted(self.keys_A, keys_N), len(self.keys_A) - 1)
-        return self.flags_A[place_N] * (self.keys_A[place_N] == keys_N)
+        flags_N: Bytes = self.flags_A[place_N] * (self.keys_A[place_N] == keys_N)
+        return flags_N
 
 
 @lru_cache(maxsize=4)

@@ -132,3 +132,9 @@ def test_labels_are_kept_apart_in_their_order() -> None:
     places = apart([50, 51, 10, 52], gap=15, low=0, high=60)
     assert places == [30, 45, 10, 60]
     assert apart([20.0], gap=15, low=0, high=60) == [20.0]
+
+
+def test_the_readers_fonts_draw_what_ours_lack() -> None:
+    names = ["的", "है", "אל", "ไทย", "한국"]
+    picture = bars([Bar(name, 1.0, "1") for name in names], width=300, labels=60, label="x")
+    assert {*names} <= {*words(picture)}
