@@ -53,6 +53,23 @@ DOCUMENT_LENGTHS_FIELD = pa.field(
 )
 """The additional column of examples that pack several documents."""
 
+LINES_NAME = "lines.arrow"
+"""File name of the list of recurring lines, which the stage `boilerplate` makes."""
+
+LINES_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.uint16(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("first_removed", pa.uint64(), nullable=False),
+        pa.field("occurrences", pa.int64(), nullable=False),
+        pa.field("removed_lines", pa.int64(), nullable=False),
+        pa.field("removed_bytes", pa.int64(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+    ]
+)
+"""Schema of that list, sorted by source and key (a hash). Documents of a rank from `first_removed`
+on lose the line."""
+
 DROPPED_NAME = "dropped.arrow"
 """File name of the list of dropped documents."""
 

@@ -65,6 +65,11 @@ COMMANDS = {
         "Prepare the training data: vocabulary, tokens, examples.",
         "cloze prepare configs/text_folder.toml --set corpus.sources.0.path=~/documents",
     ),
+    "boilerplate": (
+        f"{STAGE}:boilerplate",
+        "List lines that recur in many documents, which are removed before anything else.",
+        "cloze boilerplate mine.toml --set corpus.sources.0.boilerplate={}",
+    ),
     "dedup": (
         f"{STAGE}:dedup",
         "Find near-duplicates and overlaps with evaluation sets, which `tokens` then drops.",

@@ -234,6 +234,11 @@ class RunConfig(RecordedConfig):
             raise ValueError(
                 "cleaning.drop_list names a drop list, but [dedup] makes another; remove one"
             )
+        if self.cleaning.boilerplate and not (self.corpus and self.corpus.has_boilerplate):
+            raise ValueError(
+                "cleaning.boilerplate names a list of lines, but no source uses it; set "
+                "boilerplate = {} in those whose lines it lists"
+            )
         answers, sentences = len(self.report.answers), len(self.evaluate.masked_sentences)
         if answers not in (0, sentences):
             raise ValueError(
@@ -284,6 +289,11 @@ class RunConfig(RecordedConfig):
                 '[pairs] makes the files of a single task, name = "retrieval", kind = "retrieval", '
                 f"without train; tasks without train: {', '.join(without) or 'none'}"
             )
+        if any(source.boilerplate for source in self.pairs.sources):
+            raise ValueError(
+                "pairs.sources: boilerplate is removed from [[corpus.sources]] only; leave it out, "
+                "or make pairs of the corpus, without pairs.sources"
+            )
         # Either the pairs are signatures and all sources readers of packages, or neither.
         reads = {source.reader in PACKAGE_READERS for source in self.pairs_corpus.sources}
         if reads != {self.pairs.kind == "signature"}:
@@ -301,6 +311,12 @@ class RunConfig(RecordedConfig):
                 "and there is none; add one, or remove the table"
             )
         return self
+
+    @property
+    def lists_boilerplate(self) -> bool:
+        """Whether the run makes a list of recurring lines itself."""
+        wanted = self.corpus is not None and self.corpus.has_boilerplate
+        return wanted and not self.cleaning.boilerplate
 
     @property
     def pairs_task(self) -> TaskRunConfig:

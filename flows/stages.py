@@ -31,6 +31,7 @@ from cloze.model.config import (
     TaskConfig,
 )
 from cloze.pipeline.config.settings import (
+    BoilerplateStage,
     CorpusConfig,
     DedupStage,
     ExamplesStage,
@@ -171,16 +172,20 @@ def _table(
 def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     """The stages from the corpus to the encoder."""
     drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
-    documents = given({**_documents(corpus), "drop_list": ExternalInput(artifacts=drop_list)})
+    documents = {**_cleaned_documents(run, corpus), "drop_list": ExternalInput(artifacts=drop_list)}
+    documents = given(documents)
     common = {"seed": run.seed, "corpus": corpus, "cleaning": run.cleaning}
-    dedup = {"drop_list": "dedup"} if run.dedup.wanted else {}
+    lines = {"boilerplate": "boilerplate"} if run.lists_boilerplate else {}
+    lists = {**lines, "drop_list": "dedup"} if run.dedup.wanted else lines
     stages = []
+    if lines:
+        stages.append(Stage(BoilerplateStage(corpus=corpus), external=_documents(corpus)))
     if run.dedup.wanted:
         sets = enumerate(run.dedup.overlap.paths if run.dedup.overlap else ())
         files = {f"dedup.overlap.paths.{index}": path for index, path in sets}
         evaluation = given({"evaluation sets": ExternalInput(files=files)})
         config = DedupStage(**common, dedup=run.dedup)
-        stages.append(Stage(config, external={**documents, **evaluation}))
+        stages.append(Stage(config, inputs=lines, external={**documents, **evaluation}))
     vocabulary = {"vocabulary.path": run.vocabulary.path}
     recipe = run.pretrain
     if recipe.continue_from:  # the finished run has already used the initial encoder
@@ -189,11 +194,11 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         *stages,
         Stage(
             VocabularyStage(**common, vocabulary=run.vocabulary),
-            inputs=dedup,
+            inputs=lists,
             external=given({**documents, "vocabulary": ExternalInput(files=vocabulary)}),
         ),
         Stage(
-            TokensStage(**common), inputs={"vocabulary": "vocabulary", **dedup}, external=documents
+            TokensStage(**common), inputs={"vocabulary": "vocabulary", **lists}, external=documents
         ),
         Stage(ExamplesStage(seed=run.seed, examples=run.examples), inputs={"tokens": "tokens"}),
         Stage(
@@ -221,6 +226,12 @@ def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
     }
 
 
+def _cleaned_documents(run: RunConfig, corpus: CorpusConfig) -> dict[str, ExternalInput]:
+    """The corpus, and the list of lines to remove from it if another run has made that."""
+    listed = {"cleaning.boilerplate": run.cleaning.boilerplate}
+    return {**_documents(corpus), "boilerplate": ExternalInput(artifacts=listed)}
+
+
 def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
     """The fine-tuning stage, and the stages that make its data."""
     stages = []
@@ -238,7 +249,10 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
             cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
             pairs=run.pairs.model_copy(update={"sources": ()}),
         )
-        stages.append(Stage(pairs, external=_documents(run.pairs_corpus)))
+        is_corpus = run.pairs_corpus == run.corpus
+        lines = {"boilerplate": "boilerplate"} if is_corpus and run.lists_boilerplate else {}
+        external = given(_cleaned_documents(run, run.pairs_corpus))
+        stages.append(Stage(pairs, inputs=lines, external=external))
     if not run.finetune.tasks:
         return stages
     # The last stage above, if any, has made the labelled data: labels or pairs.

@@ -70,6 +70,7 @@ from cloze.pipeline.text.duplicates import (
     shingles,
 )
 from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.recurring import with_line_list
 from cloze.pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
 from cloze.pipeline.text.texts import TextBlock, read_texts
 
@@ -153,7 +154,7 @@ class DuplicateSearch:
 
 def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: search every input shard, then write the drop list."""
-    stage = parse(DedupStage, table.config, source="stage dedup")
+    stage = with_line_list(parse(DedupStage, table.config, source="stage dedup"), table)
     if not stage.dedup.wanted:
         raise UsageError(
             "[dedup]: nothing to look for; set dedup.near_duplicates = {} or dedup.overlap"

@@ -67,6 +67,7 @@ from cloze.pipeline.shuffle.sorted_runs import DocumentCounts
 from cloze.pipeline.text.account import Dropped, example_of, reasons_account
 from cloze.pipeline.text.duplicates import with_drop_list
 from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.recurring import with_line_list
 
 HELD_OUT_OF_FEW = {
     "tails": "the end of each document is held out, {share:.1%} of its sentences but at least one",
@@ -89,6 +90,7 @@ ShuffleBackend = LocalSpill | BeamGroupByKey
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: keep finished parts, make the rest, write the manifest."""
     stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
+    stage = with_line_list(stage, table)
     runner = Runner.of(table, options)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()

@@ -52,6 +52,7 @@ from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue, for_each
 from cloze.pipeline.text.duplicates import DropList, read_drop_list, with_drop_list
 from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.recurring import with_line_list
 from cloze.pipeline.text.splits import (
     FEWEST_DOCUMENTS,
     HELDOUT_SPLIT,
@@ -86,6 +87,7 @@ CANDIDATES_SCHEMA = pa.schema(
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: read the given tokenizer, or learn one from a sample."""
     stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
+    stage = with_line_list(stage, table)
     config = stage.vocabulary
     if config.path:
         tokenizer = read_vocabulary(

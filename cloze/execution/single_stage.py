@@ -20,7 +20,7 @@ from cloze.flows.stages import PREPARE
 from cloze.flows.workspace import stage_tables
 from cloze.options import TARGET, ConfigPath, Target
 
-BEAM = {*PREPARE, "dedup"}
+BEAM = {*PREPARE, "boilerplate", "dedup"}
 """Stages that run on Beam."""
 ENGINES = {*BEAM, *RANKED}
 """Stages that run on Beam or through DeepSpeed's launcher."""
@@ -44,6 +44,17 @@ def _account(directory: str, run: str) -> list[str]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in most_first)
         lines.append(f"dropped: {reasons}; list them: cloze inspect {run}/tokens --dropped")
     return lines
+
+
+def _removed_lines(directory: str, run: str) -> str:
+    """How much boilerplate is removed, from the artifact's statistics."""
+    sources = open_artifact(directory).manifest.statistics["sources"].values()
+    names = ("removed_lines", "lines", "removed_bytes", "bytes")
+    removed, lines, removed_bytes, size = (sum(one[name] for one in sources) for name in names)
+    return (
+        f"boilerplate: {removed:,} of {lines:,} lines removed, {removed_bytes / max(size, 1):.1%} "
+        f"of the text; list them: cloze inspect {run}/boilerplate"
+    )
 
 
 def _command(*stages: str) -> Callable[..., Answer]:
@@ -89,6 +100,9 @@ def _command(*stages: str) -> Callable[..., Answer]:
             say(f"warning: {options[0]}: every stage was reused, so the option had no effect")
         data = stage_tables(record, plan.space, stages=stages)
         lines = [f"{stage}: {found['directory']}" for stage, found in data.items()]
+        if "boilerplate" in record.stages:
+            made = stage_tables(record, plan.space, stages=("boilerplate",))["boilerplate"]
+            lines.append(_removed_lines(str(made["directory"]), run.name))
         if "tokens" in data:
             lines += _account(str(data["tokens"]["directory"]), run.name)
         return Answer(data, "\n".join(lines), target.json)
@@ -97,6 +111,7 @@ def _command(*stages: str) -> Callable[..., Answer]:
 
 
 prepare = _command(*PREPARE)
+boilerplate = _command("boilerplate")
 dedup = _command("dedup")
 vocabulary = _command("vocabulary")
 tokens = _command("tokens")

@@ -2,7 +2,8 @@
 
 In:  an artifact's directory, or RUN/STAGE; its Arrow files (artifacts/tables.py) and tokenizer.
 Out: text, or with --json the manifest and the rows; for tokens also individual documents, and those
-     that were dropped. One string per document or example; masked positions are marked.
+     that were dropped; for boilerplate the lines that are removed, largest first. One string per
+     document or example; masked positions are marked.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from itertools import accumulate, islice, pairwise
 from typing import Annotated
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from cyclopts import Parameter
 from pydantic import JsonValue
 
@@ -19,14 +21,14 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import is_local
 from cloze.artifacts.results import TRAIN
 from cloze.artifacts.store import Artifact
-from cloze.artifacts.tables import DROPPED_NAME, DocumentRow, ExampleRow
+from cloze.artifacts.tables import DROPPED_NAME, LINES_NAME, DocumentRow, ExampleRow
 from cloze.artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
 from cloze.options import PLACE, Place, named_artifact, reading_artifacts
 
 WITH_ROWS = ("tokens", "examples")
 STAGES = {"--split": WITH_ROWS, "--document": ("tokens",), "--dropped": ("tokens",)}
 """Stages whose artifacts support each option."""
-SHOWN_ROWS, SHOWN_DROPPED = 2, 20
+SHOWN_ROWS, SHOWN_DROPPED, SHOWN_LINES = 2, 20, 20
 LONGEST_LIST = 12
 """Longer lists of statistics, such as histograms, appear only with --json."""
 
@@ -34,9 +36,12 @@ Rows = Annotated[
     int | None,
     Parameter(
         help=f"Number of rows: documents or examples [default: {SHOWN_ROWS}], dropped documents "
-        f"[default: {SHOWN_DROPPED}]."
+        f"or lines of boilerplate [default: {SHOWN_DROPPED}]."
     ),
 ]
+
+LINE_CELLS = ("source {source}", "{removed_lines:,} lines", "{removed_bytes:,} bytes", "{shown}")
+"""What is shown of a line of boilerplate."""
 
 LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
 """Meaning of a next_sentence_label."""
@@ -73,18 +78,22 @@ def inspect(
             raise UsageError(f"{option}: not supported for {stage}; inspect {where}")
     shown: list[RowText] = []
     listed: list[dict[str, JsonValue]] = []
+    recurring: list[dict[str, JsonValue]] = []
     if dropped is not None:
         count = SHOWN_DROPPED if rows is None else rows
         listed = _dropped(found, reasons=dropped, document=document, count=count)
     elif stage in WITH_ROWS:
         count = SHOWN_ROWS if rows is None else rows
         shown = texts_of_rows(found, split=split, count=count, document=document)
+    elif stage == "boilerplate":
+        recurring = _lines(found, count=SHOWN_LINES if rows is None else rows)
     data = {
         "directory": found.directory,
         "digest": found.digest,
         "manifest": found.manifest.model_dump(mode="json"),
         "rows": [asdict(row) for row in shown],
         "dropped": listed,
+        "lines": recurring,
     }
     lines = _facts(found)
     lines += [line for row in shown for line in ("", f"— {row.title}", row.text)]
@@ -93,6 +102,8 @@ def inspect(
         lines += ["", aligned([[cell.format(**row) for cell in cells] for row in listed])]
     elif dropped is not None:
         lines += ["", "no document was dropped"]
+    if recurring:
+        lines += ["", aligned([[cell.format(**row) for cell in LINE_CELLS] for row in recurring])]
     return Answer(data, "\n".join(lines), place.json)
 
 
@@ -114,6 +125,19 @@ def _dropped(
     return [
         {**row, "document_digest": row["document_digest"].hex()} for row in islice(wanted, count)
     ]
+
+
+def _lines(artifact: Artifact, *, count: int) -> list[dict[str, JsonValue]]:
+    """The `count` recurring lines of which the most bytes are removed."""
+    with pa.memory_map(artifact.path(LINES_NAME)) as source:
+        table = pa.ipc.open_file(source).read_all()
+        keys = [("removed_bytes", "descending"), ("source", "ascending"), ("key", "ascending")]
+        if not len(table) or not count:
+            return []
+        # the indices of the first few, rather than the whole table sorted
+        first = pc.select_k_unstable(table, min(count, len(table)), sort_keys=keys)
+        found: list[dict[str, JsonValue]] = table.take(first).to_pylist()
+    return [{**row, "shown": " | ".join(str(row["text"]).splitlines())} for row in found]
 
 
 def _facts(artifact: Artifact) -> list[str]:

@@ -117,7 +117,10 @@ def trace(
         ]
         config = RunConfig.model_validate(record.config)
         if config.corpus and not without_file:
-            where = find_file(origin.document["document_digest"], config.corpus, config.cleaning)
+            cleaning = config.cleaning
+            if lines := found.get("boilerplate"):  # a digest is that of the text without them
+                cleaning = cleaning.model_copy(update={"boilerplate": lines.directory})
+            where = find_file(origin.document["document_digest"], config.corpus, cleaning)
             steps.append(TraceStep("file", "", where))
     rows = []
     for step in steps:

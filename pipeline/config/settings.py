@@ -49,6 +49,34 @@ ReaderName = Annotated[
 ]
 
 
+class BoilerplateConfig(Config):
+    """Lines that recur in many documents of a source: which are removed, and from where."""
+
+    min_documents: int = Field(default=10, ge=2, le=1 << 16)
+    """Documents in which a line must occur to be boilerplate; exact duplicates count once."""
+
+    kept_documents: int = Field(default=1, ge=0)
+    """Documents that keep the line: those of the smallest digests. To remove it from the n-th
+    document on, set this to n - 1 and `min_documents` to n."""
+
+    min_words: int = Field(default=6, ge=1, le=1000)
+    """Words with letters that a line needs to be compared by itself. Shorter ones ("Yes.",
+    "References") are removed only as part of a run of short lines, such as a menu, that recurs as
+    a run and has as many words together."""
+
+    ignore_digits: bool = False
+    """Compare lines without their digits, so that page numbers and dates make no difference."""
+
+    @model_validator(mode="after")
+    def _some_are_removed(self) -> "BoilerplateConfig":
+        if self.kept_documents >= self.min_documents:
+            raise ValueError(
+                f"kept_documents = {self.kept_documents} is not below min_documents = "
+                f"{self.min_documents}, so a line could recur and be removed nowhere; lower it"
+            )
+        return self
+
+
 class SourceConfig(Config):
     """One source of documents."""
 
@@ -79,6 +107,10 @@ class SourceConfig(Config):
     decide from the document's line lengths whether it ends a paragraph or wraps a line. Default:
     `detect` for text, JSON lines and tables, `paragraph` for Wikipedia and docstrings, `sentence`
     for `sentence_lines`."""
+
+    boilerplate: BoilerplateConfig | None = None
+    """Remove lines that recur in many documents of this source, such as headers, notices and
+    menus; `{}` for the defaults. `cloze boilerplate` lists them first."""
 
     weight: int = Field(default=1, ge=1, le=255)
     """Number of copies of each document in the examples; each copy is seeded differently."""
@@ -126,6 +158,11 @@ class CorpusConfig(Config):
     """Abbreviations of the corpus's language that do not end a sentence, without their last full
     stop and up to 8 bytes long, in addition to the English ones; `0` stands for numbers of one or
     two digits (ordinals, as in `am 3. Juni`). `cloze init` learns them from a sample."""
+
+    @property
+    def has_boilerplate(self) -> bool:
+        """Whether recurring lines are removed from any source."""
+        return any(source.boilerplate for source in self.sources)
 
 
 class VocabularyConfig(Config):
@@ -194,6 +231,10 @@ class CleaningConfig(Config):
 
     max_replacement_share: float = Field(default=0.1, ge=0.0, le=1.0)
     """Drop documents with a larger share of invalid bytes among their characters."""
+
+    boilerplate: str = ""
+    """Artifact directory of the stage `boilerplate`, whose list of lines to use; empty: made by
+    the run if a source asks for it."""
 
     drop_list: str = ""
     """Artifact directory of a drop list: near-duplicates, overlap with evaluation sets."""
@@ -365,6 +406,16 @@ class LabelsConfig(Config):
 
     evaluation_examples: int = Field(default=1500, ge=8)
     """Examples in each development and test set."""
+
+
+class BoilerplateStage(StageConfig):
+    """corpus files → a list of recurring lines to remove."""
+
+    stage: ClassVar[str] = "boilerplate"
+    program: ClassVar[str] = "cloze.pipeline.boilerplate"
+
+    corpus: CorpusConfig
+    """The documents; each source with `boilerplate` is searched by itself."""
 
 
 class DedupStage(StageConfig):

@@ -19,6 +19,8 @@ REMEDIES = {
     "stage stops and reports the error",
     Reason.BAD_RECORD: 'records that could not be read, as set by corpus.on_bad_file; with "fail" '
     "the stage stops at the first and reports what is wrong with it",
+    Reason.BOILERPLATE: "all their lines recur in other documents: see cloze inspect "
+    "RUN/boilerplate, or raise boilerplate.min_documents of the source",
     Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
     Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
     Reason.DUPLICATE: "the same text came earlier",

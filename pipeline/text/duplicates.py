@@ -142,20 +142,25 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     count = int(np.searchsorted(last_W, len(starts_W), side="right"))
     # windows that end in the document in which they begin
     whole = np.flatnonzero(documents_W[:count] == documents_W[last_W[:count] - 1])
-    # the inverse power makes a word's hash independent of its position in the block
-    at_least = 1 << len(lower).bit_length()
-    powers, inverse = _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
-    sums = np.zeros(len(lower) + 1, dtype=np.uint64)
-    # Prefix sums of (byte + 1) · base^place: a word's difference, times base^-start, is its
-    # polynomial from power 0 on. The 1 keeps zero bytes from vanishing.
-    np.cumsum(powers[: len(lower)] * (lower + np.uint64(1)), out=sums[1:])
-    hashes_W = scramble((sums[stops_W] - sums[starts_W]) * inverse[starts_W])
+    hashes_W = range_hashes(lower, starts_W, stops_W)
     # a shingle is a polynomial in its words' hashes, whose last word has the power 0
+    powers, inverse = _both_powers(len(lower))
     sums_W1 = np.zeros(len(hashes_W) + 1, dtype=np.uint64)
     np.cumsum(inverse[: len(hashes_W)] * hashes_W, out=sums_W1[1:])
     last_P = last_W[whole]
     hashes_P = (sums_W1[last_P] - sums_W1[whole]) * powers[last_P - 1]
     return Shingles(scramble(hashes_P), documents_W[whole])
+
+
+def range_hashes(text: Bytes, starts_N: Offsets, stops_N: Offsets) -> UInt64s:
+    """A hash of the bytes in each of N ranges of `text`, wherever they are: (N,)."""
+    # the inverse power makes a hash independent of its position in the text
+    powers, inverse = _both_powers(len(text))
+    sums = np.zeros(len(text) + 1, dtype=np.uint64)
+    # Prefix sums of (byte + 1) · base^place: a range's difference, times base^-start, is its
+    # polynomial from power 0 on. The 1 keeps zero bytes from vanishing.
+    np.cumsum(powers[: len(text)] * (text + np.uint64(1)), out=sums[1:])
+    return scramble((sums[stops_N] - sums[starts_N]) * inverse[starts_N])
 
 
 def _words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
@@ -245,6 +250,13 @@ def overlapping(found: Shingles, documents: int, wanted: UInt64s) -> Mask:
     overlaps = np.zeros(documents, dtype=np.bool_)
     overlaps[found.documents_P[wanted[places] == found.hashes_P]] = True
     return overlaps
+
+
+def _both_powers(places: int) -> tuple[UInt64s, UInt64s]:
+    """The powers of the base and of its inverse, for at least as many `places`."""
+    # rounded up, so that blocks of any size share a few tables
+    at_least = 1 << places.bit_length()
+    return _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
 
 
 @lru_cache(maxsize=4)

@@ -61,6 +61,8 @@ class Reason(IntEnum):
     """The unreadable part of a file, if `on_bad_file` is `skip`."""
     BAD_RECORD = 19
     """A single malformed line, row or article, if `on_bad_file` is `skip`."""
+    BOILERPLATE = 20
+    """All of its lines recur in other documents."""
 
 
 class TextMeasures:
@@ -121,7 +123,7 @@ class TextMeasures:
         # A word ends at a white-space character, and has a letter if there are more letters before
         # this one than before the last one.
         spaces = np.flatnonzero(self._text <= SPACE)
-        before = np.searchsorted(np.flatnonzero(self._letters), spaces)
+        before = np.cumsum(self._letters)[spaces]
         has_letter = np.diff(before, prepend=0) > 0
         return self.places(spaces[has_letter]) + self._unspaced
 

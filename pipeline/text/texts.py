@@ -21,7 +21,7 @@ import numpy.typing as npt
 from cloze.artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
 from cloze.artifacts.errors import IntegrityError, NotText, UsageError
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
-from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, LineBreak, SourceConfig
 from cloze.pipeline.readers.compression import converted_from
 from cloze.pipeline.readers.documents import (
     MAX_DOCUMENT_BYTES,
@@ -36,6 +36,7 @@ from cloze.pipeline.readers.web import without_tags
 from cloze.pipeline.text.account import Account
 from cloze.pipeline.text.cleaning import clean
 from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
+from cloze.pipeline.text.recurring import read_line_list, without_boilerplate
 from cloze.pipeline.text.scripts import count_words, join_sentences
 from cloze.pipeline.text.sentences import split_sentences
 
@@ -107,22 +108,24 @@ def read_texts(
 ) -> Iterator[TextBlock]:
     """The documents of an input shard; `account` notes what cannot be read."""
     source = corpus.sources[shard.source]
-    reader = reader_named(source.reader)
-    from_html = reader.from_html if source.html is None else source.html
-    line_break = source.line_break or reader.line_break
+    if source.boilerplate and not cleaning.boilerplate:
+        raise UsageError(
+            f"corpus.sources.{shard.source}: boilerplate is to be removed, but no list of lines is "
+            "given; set cleaning.boilerplate to the artifact that `cloze boilerplate` makes"
+        )
     raw = _RawBlocks(shard, corpus, account)
-    # About a megabyte at a time through all steps.
-    for group in grouped(_bounded(raw), lambda one: len(one[1].text), limit=STRIDE_BYTES):
-        block, files_D = _joined(group)
-        # Only where the source says so: for Wikipedia `html` is None and just entities are decoded.
-        if source.html:
-            block = without_tags(block)
-        cleaned, replaced = clean(block, line_break=line_break, from_html=from_html)
+    for block, files_D, whole, replaced in _cleaned(raw):
+        cleaned = whole
+        if source.boilerplate:
+            listed = read_line_list(cleaning.boilerplate, shard.source)
+            cleaned = without_boilerplate(whole, listed, source.boilerplate)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
-        if line_break != "sentence":
+        if _line_break(source) != "sentence":
             text, ends_D, glued = split_sentences(text, ends_D, corpus.abbreviations)
         # Filters see paragraphs as lines, before sentences are split.
         reasons_D = filter_documents(cleaned, replaced, cleaning)
+        had_text_D = np.diff(whole.ends, prepend=0) > 0
+        reasons_D[had_text_D & (reasons_D == Reason.EMPTY)] = Reason.BOILERPLATE
         reasons_D[list(block.broken)] = Reason.BAD_RECORD
         yield TextBlock(
             text=text,
@@ -138,6 +141,12 @@ def read_texts(
         )
     if raw.skipped:
         yield _placeholders(raw.skipped, source=shard.source)
+
+
+def read_paragraphs(shard: InputShard, *, corpus: CorpusConfig) -> Iterator[DocumentBlock]:
+    """The cleaned documents of an input shard, one paragraph per line, before any is removed."""
+    for _, _, cleaned, _ in _cleaned(_RawBlocks(shard, corpus, None)):
+        yield cleaned
 
 
 class _RawBlocks:
@@ -184,6 +193,27 @@ class _RawBlocks:
             raise UsageError(f'{record}; corpus.on_bad_file = "skip" drops such records')
         if self.account:
             self.account.note(record)
+
+
+_CleanedBlock = tuple[DocumentBlock, npt.NDArray[np.uint32], DocumentBlock, Offsets]
+"""A raw block, the file of each document, the cleaned block, and U+FFFD in each document."""
+
+
+def _cleaned(raw: _RawBlocks) -> Iterator[_CleanedBlock]:
+    """The documents of a shard, about a megabyte at a time through all steps."""
+    source = raw.corpus.sources[raw.shard.source]
+    from_html = reader_named(source.reader).from_html if source.html is None else source.html
+    for group in grouped(_bounded(raw), lambda one: len(one[1].text), limit=STRIDE_BYTES):
+        block, files_D = _joined(group)
+        # Only where the source says so: for Wikipedia `html` is None and just entities are decoded.
+        if source.html:
+            block = without_tags(block)
+        cleaned, replaced = clean(block, line_break=_line_break(source), from_html=from_html)
+        yield block, files_D, cleaned, replaced
+
+
+def _line_break(source: SourceConfig) -> LineBreak:
+    return source.line_break or reader_named(source.reader).line_break
 
 
 def _digests(text: Bytes, ends_D: Offsets) -> Bytes:

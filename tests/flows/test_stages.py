@@ -104,6 +104,31 @@ def test_two_drop_lists_are_refused(run_table: dict[str, Any]) -> None:
         RunConfig.model_validate(both)
 
 
+def with_boilerplate(run_table: dict[str, Any]) -> dict[str, Any]:
+    (first, *others) = run_table["corpus"]["sources"]
+    return {**run_table["corpus"], "sources": [{**first, "boilerplate": {}}, *others]}
+
+
+def test_boilerplate_is_listed_before_anything_else_reads_documents(
+    run_table: dict[str, Any],
+) -> None:
+    table = {**run_table, "corpus": with_boilerplate(run_table), "dedup": {"near_duplicates": {}}}
+    stages = {stage.name: stage for stage in chain(RunConfig.model_validate(table))}
+    assert list(stages)[:4] == ["boilerplate", "dedup", "vocabulary", "tokens"]
+    users = {name for name, stage in stages.items() if stage.inputs.get("boilerplate")}
+    assert users - {"report"} == {"dedup", "vocabulary", "tokens"}
+
+
+def test_a_list_of_lines_made_elsewhere_is_an_external_input(run_table: dict[str, Any]) -> None:
+    cleaning = {"cleaning": {"boilerplate": "there"}}
+    run = RunConfig.model_validate({**run_table, "corpus": with_boilerplate(run_table), **cleaning})
+    stages = {stage.name: stage for stage in chain(run)}
+    assert "boilerplate" not in stages
+    assert stages["tokens"].external["boilerplate"].places == {"cleaning.boilerplate": "there"}
+    with pytest.raises(ValueError, match="names a list of lines, but no source uses it"):
+        RunConfig.model_validate({**run_table, **cleaning})
+
+
 def test_up_to_takes_what_a_stage_needs_and_no_more(run: RunConfig) -> None:
     assert [stage.name for stage in up_to(chain(run), ("pretrain",))] == ALL[:4]
     assert [stage.name for stage in up_to(chain(run), ("labels",))] == ["labels"]

@@ -13,18 +13,20 @@ from typing import Any
 
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import read_stage_table
-from cloze.pipeline import dedup, tokens, vocabulary
+from cloze.pipeline import boilerplate, dedup, tokens, vocabulary
 from cloze.pipeline.readers import input_shards
 from cloze.pipeline.shuffle import buckets, local_spill
 
 STAGES = {
     "vocabulary": vocabulary.make_vocabulary,
+    "boilerplate": boilerplate.make_line_list,
     "dedup": dedup.make_drop_list,
     "tokens": tokens.make_tokens,
 }
 
 SITES: dict[str, tuple[Any, str]] = {
     "before a sample is put": (vocabulary.filesystem, "put_file"),
+    "before lines are put": (boilerplate, "put_local_file"),
     "before candidates are put": (dedup, "put_local_file"),
     "before a run is renamed": (local_spill.os, "replace"),
     "before a run is finished": (local_spill, "write_index"),

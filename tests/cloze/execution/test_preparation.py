@@ -108,6 +108,27 @@ def test_one_of_several_near_duplicates_is_kept_and_the_summary_shows_it(
     assert "documents: 12 read, 11 kept" in done.stdout
 
 
+@pytest.mark.slow
+def test_recurring_lines_are_shown_before_they_go(
+    cloze: Cloze, folder: Path, documents: list[str]
+) -> None:
+    notice = "This message is confidential and meant for the addressee."
+    texts = [f"{text}\n{notice}\n" for text in documents]
+    (folder / "all.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    field = 'line_break = "paragraph"\nboilerplate = {}'
+    text = CONFIG.format(name="mails", reader="jsonl", path="all.jsonl", field=field)
+    (folder / "mails.toml").write_text(text)
+    done = cloze("boilerplate", "mails.toml")
+    assert done.returncode == 0, done.stderr
+    assert "boilerplate:   11 × 'This message is confidential and meant for the" in done.stderr
+    shown = cloze("inspect", "mails/boilerplate").stdout
+    assert re.search(rf"source 0 +11 lines +638 bytes +{notice}", shown)
+    done = cloze("tokens", "mails.toml")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"boilerplate: \d+ of \d+ lines removed, \d+\.\d% of the text", done.stdout)
+    assert "documents: 12 read, 12 kept" in done.stdout
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled on Linux only")
 @pytest.mark.slow
 def test_a_file_that_grows_during_tokenisation_is_named_and_nothing_is_stored(

@@ -57,6 +57,7 @@ CONFIG = {
 OPTIONS = ["--environment_type=EXTERNAL", "--environment_config=localhost:50000"]
 PROGRAMS = {
     "vocabulary": "cloze.pipeline.vocabulary:make_vocabulary",
+    "boilerplate": "cloze.pipeline.boilerplate:make_line_list",
     "dedup": "cloze.pipeline.dedup:make_drop_list",
     "tokens": "cloze.pipeline.tokens:make_tokens",
     "examples": "cloze.pipeline.examples:make_examples",
@@ -71,9 +72,10 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[api.Pipel
     for number in range(20):
         (folder / "texts" / f"{number}.txt").write_text(text(number % 15, 5))
     table: dict[str, Any] = {**CONFIG, "corpus": dict(CONFIG["corpus"])}  # type: ignore[call-overload]
-    table["corpus"]["sources"] = [{"reader": "text", "path": str(folder / "texts")}]
+    source = {"reader": "text", "path": str(folder / "texts"), "boilerplate": {}}
+    table["corpus"]["sources"] = [source]
     machine = {"workspace": str(folder / "runs"), "pipeline": {"runner": "FlinkRunner"}}
-    wanted = ("vocabulary", "dedup", "tokens", "examples")
+    wanted = ("boilerplate", "vocabulary", "dedup", "tokens", "examples")
     plan = Plan(
         RunConfig.model_validate(table), MachineConfig.model_validate(machine), wanted=wanted
     )
