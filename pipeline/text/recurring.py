@@ -23,12 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt64s, offsets_of
-from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import open_artifact
-from cloze.artifacts.tables import LINES_NAME, LINES_SCHEMA
+from cloze.artifacts.tables import LINES_NAME
 from cloze.pipeline.config.settings import (
     BoilerplateConfig,
+    BoilerplateStage,
     DedupStage,
     PairsStage,
     TokensStage,
@@ -174,16 +175,28 @@ def with_line_list(stage: Stage, table: StageTable) -> Stage:
 
 
 @lru_cache(maxsize=8)
-def read_line_list(directory: str, source: int) -> LineList:
-    """The lines of one source on the list of an artifact directory."""
-    path = open_artifact(directory).path(LINES_NAME)
+def read_line_list(directory: str, source: int, config: BoilerplateConfig) -> LineList:
+    """The lines of one source on the list of an artifact directory.
+
+    Raises `UsageError` if they were found with other settings: their keys would match nothing.
+    """
+    artifact = open_artifact(directory)
+    if artifact.manifest.stage != BoilerplateStage.stage:
+        raise UsageError(
+            f"{directory}: made by the stage {artifact.manifest.stage}, expected boilerplate; set "
+            "cleaning.boilerplate to the directory of one, or leave it empty"
+        )
+    sources = artifact.manifest.config["corpus"]["sources"]
+    theirs = sources[source]["boilerplate"] if source < len(sources) else None
+    if theirs != config.model_dump(mode="json"):
+        raise UsageError(
+            f"{directory}: its lines of corpus.sources.{source} were found with boilerplate = "
+            f"{theirs}, but the source has {config.model_dump(mode='json')}; make them agree, or "
+            "leave cleaning.boilerplate empty"
+        )
+    path = artifact.path(LINES_NAME)
     with pa.memory_map(path) as file:
         table = pa.ipc.open_file(file).read_all()
-        if table.schema != LINES_SCHEMA:
-            raise IntegrityError(
-                f"{path}: columns {', '.join(table.schema.names)}; expected a list of the stage "
-                "boilerplate, set cleaning.boilerplate to the directory of one"
-            )
         of_source = slice(*np.searchsorted(table["source"].to_numpy(), (source, source + 1)))
         columns = (table[name].to_numpy()[of_source] for name in ("key", "first_removed"))
         return LineList(*(column.copy() for column in columns))

@@ -117,7 +117,7 @@ def read_texts(
     for block, files_D, whole, replaced in _cleaned(raw):
         cleaned = whole
         if source.boilerplate:
-            listed = read_line_list(cleaning.boilerplate, shard.source)
+            listed = read_line_list(cleaning.boilerplate, shard.source, source.boilerplate)
             cleaned = without_boilerplate(whole, listed, source.boilerplate)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if _line_break(source) != "sentence":

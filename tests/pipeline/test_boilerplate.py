@@ -219,7 +219,7 @@ def test_planted_boilerplate_of_three_kinds_is_found_and_nothing_else_is_touched
 def test_the_list_does_not_depend_on_files_workers_runs_and_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    texts = ["\n".join(lines) for _, _, lines in three_kinds(300)]
+    texts = ["\n".join(lines) for _, _, lines in three_kinds(600)]
     texts += texts[:50]
     write_jsonl(tmp_path / "whole.jsonl", texts)
     monkeypatch.setattr(boilerplate, "BATCH_ROWS", 100)
@@ -300,6 +300,16 @@ def test_no_source_or_no_list_is_refused(tmp_path: Path) -> None:
         list(read_documents(corpus, CleaningConfig()))
     with pytest.raises(ValueError, match="kept_documents = 10 is not below min_documents = 10"):
         CorpusConfig.model_validate({"sources": [of_lines(tmp_path, kept_documents=10)]})
+
+
+def test_a_list_found_with_other_settings_is_refused(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", with_notice(12))
+    artifact = run(tmp_path / "out", [of_lines(tmp_path / "a.jsonl")])
+    with pytest.raises(UsageError, match=r"lines of corpus\.sources\.0 were found with .*agree"):
+        left_of(artifact, [of_lines(tmp_path / "a.jsonl", ignore_digits=True)])
+    other = given_vocabulary(tmp_path / "vocabulary")
+    with pytest.raises(UsageError, match="made by the stage vocabulary, expected boilerplate"):
+        left_of(other, [of_lines(tmp_path / "a.jsonl")])
 
 
 def test_memory_of_the_launcher_does_not_grow_with_the_frequency_of_a_line(tmp_path: Path) -> None:
