@@ -123,6 +123,7 @@ def _effect(whole: "MeasuredGraph", small: "MeasuredGraph", *, most_loss: float)
     return f"int8: {loss:.2%} of the score lost, {gain:.2f} times as fast"
 
 
+@reading_artifacts
 def import_model(folder: Path, /, *, place: Place = PLACE) -> Answer:
     """Import a model.
 

@@ -103,10 +103,11 @@ def test_a_run_that_was_killed_is_listed_and_shown_as_interrupted(
         (searcher, "vectors_directory", ("search", "m", "texts", "q")),
         (vectors, "vectors_directory", ("embed", "m", "text")),
         (exchange, "model_directory", ("export", "m", "out")),
+        (exchange, "writable_workspace", ("import", "m")),
         (prediction, "model_directory", ("predict", "m", "text")),
         (prediction, "model_directory", ("fill-mask", "m", "text")),
     ],
-    ids=["search", "embed", "export", "predict", "fill-mask"],
+    ids=["search", "embed", "export", "import", "predict", "fill-mask"],
 )
 def test_nothing_is_deleted_under_a_command_that_reads_it(
     cloze: Cloze,
