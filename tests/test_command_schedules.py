@@ -34,8 +34,10 @@ SCHEDULES = int(os.environ.get("CLOZE_COMMAND_SCHEDULES", "2"))  # `make schedul
 AS_PROGRAMS = 20
 FIRST_SCHEDULE = int(os.environ.get("CLOZE_FIRST_SCHEDULE", "0"))
 
-REFUSALS = re.compile(r"in use by|another process is writing|changed while it was read")
-"""What commands say of one another; the same command succeeds later."""
+REFUSALS = re.compile(
+    r"in use by|another process is writing|changed while it was read|exists already; name a new"
+)
+"""What commands say of one another, or of what they have finished in an earlier round."""
 
 HISTORY = re.compile(r"runs/[^/]+/(jobs/|run\.json|report)|runs/\.l|\.lock$")
 """Logs and records of attempts, which may be more after a kill, and locks, which are empty."""
