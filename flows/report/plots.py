@@ -39,6 +39,8 @@ from cloze.flows.report.summary import (
 from cloze.flows.report.units import duration, integer, memory, nats, percent, scientific, short
 from cloze.flows.report.wording import (
     deciding_comparison,
+    encoder_name,
+    initial_encoder,
     reference_shown,
     scores_on,
     split_name,
@@ -111,16 +113,17 @@ def quality_plot(model: LanguageModelScore) -> Markup:
 
     The accuracy of the untrained encoder is not measured: it is at chance level.
     """
+    ours = encoder_name(model)
     systems = (  # name, loss, accuracy
         ("untrained encoder", model.random_mlm_loss, None),
         ("word frequencies", model.unigram_entropy, model.unigram_accuracy),
         ("n-gram baseline", model.count_model_loss, model.count_model_accuracy),
         ("initial encoder", model.initial_mlm_loss, model.initial_mlm_accuracy),
-        ("this encoder", model.mlm_loss, model.mlm_accuracy),
+        (ours, model.mlm_loss, model.mlm_accuracy),
     )
     losses, accuracies = [], []
     for name, loss, accuracy in systems:
-        colour = "ours" if name == "this encoder" else "other"
+        colour = "ours" if name == ours else "other"
         if loss is not None:
             losses.append(Bar(name, loss, nats(loss), colour))
             shown = "chance" if accuracy is None else percent(accuracy)
@@ -154,13 +157,14 @@ def stages(steps: Sequence[StageFacts]) -> Markup:
 
 def next_sentence(model: LanguageModelScore, *, length_only: float | None) -> Markup:
     """Accuracy beside those of a constant answer and of a rule that only sees the length."""
+    ours = encoder_name(model)
     values = {
         "majority answer": model.next_sentence_majority or 0.0,
         **({"length alone": length_only} if length_only else {}),
-        "this encoder": model.next_sentence_accuracy or 0.0,
+        ours: model.next_sentence_accuracy or 0.0,
     }
     rows = [
-        Bar(name, value, percent(value), "ours" if name == "this encoder" else "other")
+        Bar(name, value, percent(value), "ours" if name == ours else "other")
         for name, value in values.items()
     ]
     label = "next-sentence accuracy"
@@ -335,6 +339,8 @@ def story(summary: Summary, training: Pretraining) -> str:
     losses = run.losses
     if run.model is None or len(losses) < 2:
         return ""
+    if initial_encoder(summary):
+        return _adaptation_story(run, run.model)
     if losses[-1][1] >= run.model.unigram_entropy:
         return (
             "The loss has not fallen below the unigram entropy: the encoder has learnt word "
@@ -347,10 +353,26 @@ def story(summary: Summary, training: Pretraining) -> str:
             "First it learns word frequencies: the loss stays near the unigram entropy until "
             f"{run.when(stay[1])}. Then it begins to use context."
         )
-    passed = crossing(losses, run.model.count_model_loss)
-    if passed:
-        text += f" After {run.when(passed[0])} it passes the n-gram baseline."
-    return text
+    return text + _passing(run, run.model)
+
+
+def _adaptation_story(run: Course, model: LanguageModelScore) -> str:
+    """The curve of an encoder that came trained, which has no plateau to describe."""
+    before, after = model.initial_mlm_loss, model.mlm_loss
+    if before is None:
+        return ""
+    if before <= after:
+        return (
+            f"Adapting has not lowered the loss: {nats(before)} before, {nats(after)} after. "
+            "Keep the initial encoder, or lower learning_rate."
+        )
+    return f"Adapting lowers the loss from {nats(before)} to {nats(after)}.{_passing(run, model)}"
+
+
+def _passing(run: Course, model: LanguageModelScore) -> str:
+    """When the n-gram baseline is passed, in words; empty if it never is, or always was."""
+    passed = crossing(run.losses, model.count_model_loss)
+    return f" After {run.when(passed[0])} it passes the n-gram baseline." if passed else ""
 
 
 def learning_curve(summary: Summary, training: Pretraining) -> Markup:
@@ -381,9 +403,14 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
         name = _short_name(summary, leads.split, brief=brief)
         end = (run.curve[-1][0], leads.mlm_loss)
         lines.append(ChartLine([end], "ours", f"{name} {leads.mlm_loss:.2f}"))
-    unigram, ngram = ("unigram", "n-gram") if brief else ("word frequencies", "n-gram baseline")
+    unigram, ngram, initial = (
+        ("unigram", "n-gram", "initial")
+        if brief
+        else ("word frequencies", "n-gram baseline", "initial encoder")
+    )
     passed = crossing(losses, model.count_model_loss) if model else None
-    stay = plateau(losses, model.unigram_entropy) if model else None
+    adapted = initial_encoder(summary)
+    stay = plateau(losses, model.unigram_entropy) if model and not adapted else None
     lengths = _measured(run.curve, "max_seq_length")
     note = "" if brief or not passed else f"passes the n-gram baseline: {run.when(passed[0])}"
     has_tokens = len(tokens) > 1
@@ -402,6 +429,11 @@ def _learning_chart(summary: Summary, training: Pretraining, *, brief: bool) -> 
         references=[
             (model.unigram_entropy, f"{unigram} {model.unigram_entropy:.2f}"),
             (model.count_model_loss, f"{ngram} {model.count_model_loss:.2f}"),
+            *(
+                [(model.initial_mlm_loss, f"{initial} {model.initial_mlm_loss:.2f}")]
+                if model.initial_mlm_loss is not None
+                else []
+            ),
         ]
         if model
         else (),

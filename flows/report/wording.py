@@ -49,7 +49,7 @@ SYSTEMS = {
     UNTOUCHED: "encoder before training",
 }
 
-PREDICTORS = {"random": "untrained", "count": "n-gram baseline", "pretrained": "this encoder"}
+PREDICTORS = {"random": "untrained", "count": "n-gram baseline"}
 
 METRICS = {
     "f1": "F1",
@@ -319,6 +319,22 @@ def initial_encoder(summary: Summary) -> str:
     return f"artifact {key[1]}" if key else init
 
 
+def encoder_name(model: LanguageModelScore | None) -> str:
+    """The trained encoder beside others, among them perhaps the one that it came from."""
+    adapted = model is not None and model.initial_mlm_loss is not None
+    return "adapted encoder" if adapted else "this encoder"
+
+
+def predictor_name(system: str, summary: Summary) -> str:
+    """A model that fills masked sentences."""
+    return PREDICTORS.get(system) or encoder_name(summary.headline)
+
+
+def training_name(summary: Summary) -> str:
+    """The heading of the training on text: an encoder that came trained is adapted."""
+    return "Adaptation" if initial_encoder(summary) else "Pre-training"
+
+
 def search_found(task: TaskScore) -> str:
     """Retrieval scores before and after training on the same queries; empty for other tasks."""
     split = shown_split(task)
@@ -470,7 +486,7 @@ def candidate_rows(
     return [
         (
             APPROACHES[one.approach],
-            f"{100 * one.mean:.1f} ± {100 * one.standard_error:.1f}",
+            _mean_and_error(one),
             _interval(one),
             f"{seconds[one.approach] / 60:.1f}" if one.approach in seconds else "–",
             one.approach == choice.chosen,
@@ -484,11 +500,16 @@ def curve_rows(choice: Choice) -> list[tuple[str, str, str]]:
     return [
         (
             integer(one.rows),
-            f"{100 * one.mean:.1f} ± {100 * one.standard_error:.1f}",
+            _mean_and_error(one),
             _interval(one),
         )
         for one in choice.curve
     ]
+
+
+def _mean_and_error(one: Candidate) -> str:
+    mean = f"{100 * one.mean:.1f}"
+    return f"{mean} ± {100 * one.standard_error:.1f}" if one.standard_error else mean
 
 
 def _interval(one: Candidate) -> str:

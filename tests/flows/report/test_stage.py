@@ -25,7 +25,7 @@ from cloze.flows.report.collect import collect
 from cloze.flows.report.figures import terminal_lines
 from cloze.flows.report.page import render
 from cloze.flows.report.plots import task_spread
-from cloze.flows.report.summary import Summary
+from cloze.flows.report.summary import HeldoutPoint, Summary, TrainingPoint
 from cloze.flows.report.wording import lede
 from tests.flows.report.report_run import PRESENT, SECRET, report_table
 
@@ -213,7 +213,42 @@ def test_an_encoder_that_started_from_another_is_told_beside_what_that_was_worth
         terminal_lines(started)[1].replace("\u202f", " ")
         == f"  started from    google/bert; {found}"
     )
-    assert "initial encoder" in render(started)
+    page = render(started)
+    drawn = set(re.findall(r">((?:this|initial|adapted) encoder[^<]*)<", page))
+    assert drawn == {"initial encoder", "initial encoder 3.50", "adapted encoder"}
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (3.5, "Adapting lowers the loss from 3.50 nats to 3.25 nats."),
+        (3.1, "Adapting has not lowered the loss: 3.10 nats before, 3.25 nats after."),
+    ],
+)
+def test_an_adapted_encoder_is_not_said_to_be_pre_trained(
+    summary: Summary, before: float, told: str
+) -> None:
+    assert summary.pretraining is not None
+    curve = tuple(
+        TrainingPoint(step=step, heldout={"heldout": HeldoutPoint(mlm_loss=loss)})
+        for step, loss in enumerate((9.0, 6.1, 6.0, 3.3), 1)
+    )
+    training = summary.pretraining.model_copy(update={"curve": curve})
+    trained = summary.model_copy(update={"pretraining": training})
+    assert "First it learns word frequencies" in render(trained)
+    came = {"initial_mlm_loss": before, "initial_mlm_accuracy": 0.38}
+    changed = {
+        "configuration": {**summary.configuration, "pretrain": {"init": "google/bert"}},
+        "language_model": (summary.language_model[0].model_copy(update=came),),
+        "tasks": (),
+    }
+    page = render(trained.model_copy(update=changed)).replace("\u202f", " ")
+    assert "<h2>Adaptation</h2>" in page
+    assert '<a href="#learning">Adaptation</a>' in page
+    assert told in page
+    # of the curve of an encoder that has to learn its first words
+    for word in ("Pre-train", "pre-train", "First it learns", "plateau"):
+        assert word not in page
 
 
 def test_the_page_shows_probabilities_before_and_after_calibration(summary: Summary) -> None:
