@@ -151,6 +151,10 @@ DECIDING_SHARE = 0.8
 """Share of the time after which a schedule may be shortened: what was slow may have become fast
 again until then, and a fifth of the steps suffice for a decay (Hägele et al. 2024, 4.2)."""
 
+PATIENCE = 0.5
+"""Share of the time left after a shortening that must be over before the next: a machine that
+stalls for long then causes a handful of them, not one for every step."""
+
 PACE_SHARE = 0.1
 """Share of the time whose steps tell how long further ones take."""
 
@@ -175,6 +179,8 @@ class Deadline:
     _began: float = field(init=False)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
     """Seconds and steps made, the latest last."""
+    _next: float = 0.0
+    """When the schedule may be shortened again."""
 
     def __post_init__(self) -> None:
         self._began = self.now()
@@ -193,13 +199,16 @@ class Deadline:
         self._recent.append((now, step))
         while len(self._recent) > 2 and now - self._recent[1][0] > PACE_SHARE * self.seconds:
             self._recent.popleft()
-        if now < DECIDING_SHARE * self.seconds:
+        if now < max(DECIDING_SHARE * self.seconds, self._next):
             return end
         since, first = self._recent[0]
         # After a single step, from the beginning of this attempt.
         each = (now - since) / (step - first) if step > first else now - self.spent
         fitting = max(0, int((self.seconds - now) / max(each, 1e-9) - self.closing_steps))
-        return end if end - step <= fitting * (1 + LATE_SHARE) else step + fitting
+        if end - step <= fitting * (1 + LATE_SHARE):
+            return end
+        self._next = now + PATIENCE * max(self.seconds - now, 0.0)
+        return step + fitting
 
 
 def shortening(schedule: Schedule, made: int, deadline: Deadline, world: World) -> Schedule:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -71,6 +72,18 @@ def test_a_machine_that_becomes_slower_still_ends_in_time_to_a_step() -> None:
     ends = _ends([1.0] * 80 + [10.0] * 20, limit=100, steps=100)
     assert ends[:80] == [100] * 80
     assert ends[-1] == 82
+
+
+def test_a_machine_that_slows_down_more_and_more_shortens_a_few_times_and_ends_in_time() -> None:
+    # every step of the last fifth takes 5 % longer than the one before
+    pace = [0.01] * 8000 + [0.01 * 1.05**late for late in range(200)]
+    ends = _ends(pace, limit=100, steps=10_000)
+    changes = [step for step, (a, b) in enumerate(pairwise([10_000, *ends]), 1) if a != b]
+    left = [100 - sum(pace[:step]) for step in changes]
+    assert 2 <= len(changes) <= 8
+    # half of the time left is over before the next
+    assert all(later <= sooner / 2 for sooner, later in pairwise(left))
+    assert sum(pace[: len(ends) - 1]) < 100
 
 
 def test_a_step_longer_than_the_time_is_the_only_one() -> None:
