@@ -7,6 +7,7 @@ Out: standard output.
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -28,9 +29,13 @@ LATEX_ESCAPES = str.maketrans(
     {
         **{letter: f"\\{letter}" for letter in "&%$#_{}"},
         **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        **{"±": r"$\pm$", ABSENT: "---"},
+        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+        **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "→": r"$\to$", ABSENT: "---"},
     }
 )
+
+MARKDOWN_MARKS = re.compile(r"[\\`*\[\]<>|~$&]|(?<!\w)_|_(?!\w)")
+"""What would be read as markup; `_` within a word is not."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ NOTES: dict[Format, str] = {"text": "note: {}", "latex": "% note: {}", "markdown
 def written(rows: Rows, format: Format, *, notes: Sequence[str] = ()) -> str:
     """A table whose first row is its header, and notes; LaTeX needs the package booktabs."""
     write = {"text": aligned, "csv": _csv, "latex": _latex, "markdown": _markdown}[format]
+    if format != "csv":  # a row is a line
+        rows = [[" ".join(cell.split()) for cell in row] for row in rows]
     below = [NOTES[format].format(note) for note in notes] if format in NOTES else []
     return "\n".join([write(rows), *below])
 
@@ -76,17 +83,26 @@ def _csv(rows: Rows) -> str:
 
 
 def _markdown(rows: Rows) -> str:
-    lines = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    lines = [[MARKDOWN_MARKS.sub(r"\\\g<0>", cell) for cell in row] for row in rows]
     # All columns but the first hold numbers, so they are aligned on the right.
     rule = ["---", *("---:" for _ in rows[0][1:])]
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
 
 
 def _latex(rows: Rows) -> str:
-    lines = [f"{' & '.join(cell.translate(LATEX_ESCAPES) for cell in row)} \\\\" for row in rows]
+    cells = ([_latex_cell(cell) for cell in row] for row in rows)
+    lines = [f"{' & '.join(row)} \\\\" for row in cells]
+    # Behind \\, a bracket or a star would be an argument of it.
+    lines = [f"{{}}{line}" if line.startswith(("[", "*")) else line for line in lines]
     begin = f"\\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
     table = [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*table, r"\end{tabular}"])
+
+
+def _latex_cell(cell: str) -> str:
+    # The hyphen of a negative number would be printed as one.
+    sign, rest = ("−", cell[1:]) if re.match(r"-[\d.]", cell) else ("", cell)
+    return f"{sign}{rest}".translate(LATEX_ESCAPES)
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.config import flat
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
-from cloze.flows.report.figures import figures, judged_apart, read_summary
+from cloze.flows.report.figures import ERROR, figures, judged_apart, read_summary
 from cloze.flows.workspace import read_record
 from cloze.options import PLACE, Place, RunName
 
@@ -41,7 +41,16 @@ def compare(
     numbers = {figure: [one.get(figure) for one in known] for figure in found}
     rows = [["", *names], *([field, *values] for field, values in settings.items())]
     for figure, measured in numbers.items():
-        rows.append([figure, *(ABSENT if one is None else f"{one:.4g}" for one in measured)])
+        cells = [ABSENT if one is None else f"{one:.4g}" for one in measured]
+        if format != "csv":  # where a cell is a number, an error has its own row
+            if figure.endswith(ERROR):
+                continue
+            errors = numbers.get(figure + ERROR, [None] * len(cells))
+            cells = [
+                cell if error is None else f"{cell} ± {error:.2g}"
+                for cell, error in zip(cells, errors, strict=True)
+            ]
+        rows.append([figure, *cells])
     notes = judged_apart(summaries)
     for note in notes:
         say(f"warning: {note}")

@@ -53,7 +53,7 @@ def figures(summary: Summary, *, roles: tuple[str, ...] = ROLES) -> Figures:
             if scores is not None:
                 name = f"{task.name} {system.name} {task.metric}"
                 found[name] = scores.mean
-                if len(scores.values) > 1:  # one seed has no error
+                if scores.standard_error:  # not of one seed, or of equal ones
                     found[f"{name}{ERROR}"] = scores.standard_error
     if summary.pretraining and summary.pretraining.tokens:
         found["tokens seen"] = float(summary.pretraining.tokens)

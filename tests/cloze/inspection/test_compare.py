@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cloze.artifacts.digests import digest_of
+from cloze.artifacts.results import SeedScores, SystemScore, TaskScore
 
 Cloze = Callable[..., Any]
 RECORD = {"state": "finished", "machine": {}, "started_at": "2026-01-12T10:00:00Z"}
@@ -69,6 +70,67 @@ def test_the_table_as_latex(cloze: Cloze, three_runs: list[str]) -> None:
     assert r" & small\_a & small\_b & small\_c \\" in lines
     assert r"tokens seen & 1000 & 2000 & --- \\" in lines
     assert lines[-2] == r"\end{tabular}"
+
+
+ODD = "a|b_c_ <d> *e* \\ [f] 5 % ~^$ `g` {h}\n1 − 2"
+"""What is markup somewhere: in a table it is text, on one line."""
+
+
+@pytest.mark.parametrize(
+    ("format", "cell"),
+    [
+        ("text", ODD.replace("\n", " ")),
+        ("markdown", r"a\|b_c\_ \<d\> \*e\* \\ \[f\] 5 % \~^\$ \`g\` {h} 1 − 2"),
+        (
+            "latex",
+            r"a\textbar{}b\_c\_ \textless{}d\textgreater{} *e* \textbackslash{} [f] 5 \% "
+            r"\textasciitilde{}\textasciicircum{}\$ `g` \{h\} 1 $-$ 2",
+        ),
+        ("csv", ODD),
+    ],
+)
+def test_text_with_markup_stays_text_in_every_format(
+    cloze: Cloze, three_runs: list[str], folder: Path, format: str, cell: str
+) -> None:
+    path = folder / "runs" / "small_b" / "run.json"
+    record = json.loads(path.read_text())
+    record["config"]["report"] = {"note": ODD}
+    path.write_text(json.dumps(record))
+    written = cloze("compare", *three_runs, "--format", format).stdout
+    assert written.count(cell) == 1
+    if format == "csv":
+        rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(written))}
+        assert rows["report.note"] == ["", ODD, ""]
+    else:
+        (line,) = (line for line in written.splitlines() if "report.note" in line)
+        assert cell in line
+
+
+def test_a_mean_and_its_error_are_one_cell_but_in_csv(
+    cloze: Cloze, three_runs: list[str], folder: Path
+) -> None:
+    for name, scores in (("small_a", [-0.5, -0.25]), ("small_b", [0.5, 0.5])):
+        path = folder / "runs" / name / "summary.json"
+        ours = SystemScore(
+            name="pretrained", role="pretrained", trials=2, test={"rho": SeedScores.of(scores)}
+        )
+        parts = {"name": "sts", "kind": "regression", "metric": "rho", "metrics": ("rho",)}
+        task = TaskScore.model_validate(
+            {**parts, "examples": {}, "seeds": (0, 1), "systems": (ours,), "comparisons": ()}
+        )
+        summary = json.loads(path.read_text())
+        summary["tasks"] = [task.model_dump(mode="json")]
+        path.write_text(json.dumps(summary))
+
+    def rows(format: str) -> list[str]:
+        lines = cloze("compare", *three_runs, "--format", format).stdout.splitlines()
+        return [line for line in lines if "sts" in line]
+
+    assert rows("latex") == [r"sts pretrained rho & $-$0.375 $\pm$ 0.12 & 0.5 & --- \\"]
+    assert rows("markdown") == ["| sts pretrained rho | -0.375 ± 0.12 | 0.5 | — |"]
+    (line,) = rows("text")
+    assert line.split() == ["sts", "pretrained", "rho", "-0.375", "±", "0.12", "0.5", "—"]
+    assert rows("csv") == ["sts pretrained rho,-0.375,0.5,", "sts pretrained rho ±,0.125,,"]
 
 
 def test_a_single_run_is_rejected(cloze: Cloze, three_runs: list[str]) -> None:

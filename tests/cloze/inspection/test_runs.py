@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 import pytest
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.results import SeedScores, SystemScore, TaskScore
 from cloze.flows import locks
+from cloze.flows.report.summary import Summary
 from cloze.inference import exchange, prediction, searcher, vectors
 from cloze.inspection import runs
 from cloze.inspection.trace import find_file
@@ -74,6 +76,36 @@ def test_runs_are_listed_shown_compared_and_collected(cloze: Cloze, two_runs: Pa
     deleted = answer(cloze, "gc", "--delete")
     assert (deleted["bytes"], directory.exists()) == (found["bytes"], False)
     assert answer(cloze, "plan", "try.toml")["stages"][0]["action"] == "reuse"
+
+
+@pytest.mark.parametrize(
+    ("scores", "shown"),
+    [([0.625], "0.625"), ([0.625, 0.625], "0.625"), ([0.5, 0.75], "0.625 0.125")],
+    ids=["one seed", "equal seeds", "two seeds"],
+)
+def test_seeds_without_a_spread_have_no_error(
+    cloze: Cloze, folder: Path, scores: list[float], shown: str
+) -> None:
+    run = folder / "runs" / "try"
+    run.mkdir(parents=True)
+    record = {"name": "try", "state": "finished", "machine": {}, "config": {}, "stages": {}}
+    (run / "run.json").write_text(json.dumps({**record, "started_at": "2026-01-12T10:00:00Z"}))
+    ours = SystemScore(
+        name="pretrained",
+        role="pretrained",
+        trials=len(scores),
+        test={"f1": SeedScores.of(scores)},
+    )
+    parts = {"name": "topic", "kind": "classification", "metric": "f1", "metrics": ("f1",)}
+    task = TaskScore.model_validate(
+        {**parts, "examples": {}, "seeds": (0,), "systems": (ours,), "comparisons": ()}
+    )
+    summary = Summary(name="try", title="try", tasks=(task,))
+    (run / "summary.json").write_text(summary.model_dump_json())
+    lines = [line.split() for line in cloze("show", "try").stdout.splitlines()]
+    told = [line for line in lines if line[:3] == ["topic", "pretrained", "f1"]]
+    assert " ".join(line[-1] for line in told) == shown
+    assert [line[3:-1] for line in told] == [[], ["±"]][: len(told)]
 
 
 @pytest.mark.parametrize(
