@@ -26,6 +26,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import write_bytes
 from cloze.artifacts.progress import say
 from cloze.inference.predicted_rows import lines_of
+from cloze.model.tasks.files.json_rows import as_json
 from cloze.model.tasks.files.table_files import file_rows, read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
 from cloze.options import PLACE, Place, model_directory, reading_artifacts
@@ -77,6 +78,12 @@ class Rows:
 
     rounds: list[int]
     """0: labelled from the beginning."""
+
+    separator: str = ","
+    """Of the table's columns."""
+
+    marked: bool = False
+    """Whether the table begins with a byte order mark."""
 
 
 @reading_artifacts
@@ -138,10 +145,11 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         if is_missing(cell):
             raise UsageError(f"{table.place(row)}: {text} is blank; fill it in, or remove the row")
     file = file_rows(str(path), wanted)
-    if file.repeated:
+    if file.repeated is not None:
+        which = f"named {file.repeated!r}" if file.repeated else "without a name"
         raise UsageError(
-            f"{path}: several columns named {file.repeated!r}; the table is written with all of "
-            "its columns: rename the others"
+            f"{path}: several columns {which}; the table is written with all of "
+            "its columns: rename or remove the others"
         )
     blank = [None] * len(table)
     labels = ["" if is_missing(one) else str(one) for one in table.columns.get("label", blank)]
@@ -157,8 +165,9 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         rounds.append(number or 0)
     every = [row for _, row in file]
     names = dict.fromkeys(name for row in every for name in row)
-    everything = {name: [row.get(name) for row in every] for name in names}
-    return Rows(table, columns, everything, table.texts("text_a"), labels, rounds)
+    everything = {name: [as_json(row.get(name)) for row in every] for name in names}
+    texts, separator = table.texts("text_a"), file.separator or ","
+    return Rows(table, columns, everything, texts, labels, rounds, separator, file.marked)
 
 
 def whole_number(cell: JsonValue) -> int | None:
@@ -350,4 +359,7 @@ def table_csv(rows: Rows) -> str:
     rows_of_all = (
         dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
     )
-    return "".join(f"{line}\n" for line in lines_of(rows_of_all, ",", within_cell=","))
+    # Cells of a table of tabs are not quoted, as in a .tsv: it becomes one of commas.
+    separator = "," if rows.separator == "\t" else rows.separator
+    lines = lines_of(rows_of_all, separator, within_cell=",", marked=rows.marked)
+    return "".join(f"{line}\n" for line in lines)

@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from cloze.answer import array_lines
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import partial_file
+from cloze.artifacts.progress import say
 from cloze.model.inference.predict import Row
 
 LINES, ARRAY = "lines", "array"
@@ -25,6 +26,9 @@ FORMS = {".jsonl": LINES, ".json": ARRAY, ".csv": ",", ".tsv": "\t"}
 """By the suffix of a file."""
 
 LINE_END = "\r\n"
+
+MARK = "\ufeff"
+"""The byte order mark, by which spreadsheets know that a file is UTF-8."""
 
 
 def form_of(output: Path, inputs: Iterable[Path], *, of_input: str = LINES) -> str:
@@ -49,14 +53,24 @@ def form_of(output: Path, inputs: Iterable[Path], *, of_input: str = LINES) -> s
     return form
 
 
-def lines_of(rows: Iterable[Row], form: str, *, within_cell: str) -> Iterator[str]:
-    """The lines of `rows`, without their ends; a list of labels is one cell, parted as given."""
+def lines_of(
+    rows: Iterable[Row], form: str, *, within_cell: str, marked: bool = False
+) -> Iterator[str]:
+    """The lines of `rows`, without their ends; a list of labels is one cell, parted as given.
+
+    `marked`: a table begins with a byte order mark.
+    """
     if form == LINES:
         return (json.dumps(row, ensure_ascii=False) for row in rows)
-    return array_lines(rows) if form == ARRAY else _table(rows, form, within_cell=within_cell)
+    if form == ARRAY:
+        return array_lines(rows)
+    lines = _table(rows, form, within_cell=within_cell)
+    return (MARK + line if marked and not n else line for n, line in enumerate(lines))
 
 
-def write_rows(rows: Iterable[Row], output: Path, form: str, *, within_cell: str) -> int:
+def write_rows(
+    rows: Iterable[Row], output: Path, form: str, *, within_cell: str, marked: bool = False
+) -> int:
     """Write them as a stream; returns their number. Memory use is constant.
 
     A full disk is named, and of an interrupted command nothing has the file's name.
@@ -74,7 +88,7 @@ def write_rows(rows: Iterable[Row], output: Path, form: str, *, within_cell: str
         # As on standard output: a lone surrogate in JSON is escaped.
         open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
-        for line in lines_of(counted(), form, within_cell=within_cell):
+        for line in lines_of(counted(), form, within_cell=within_cell, marked=marked):
             file.write(f"{line}\n")
     return count
 
@@ -98,7 +112,7 @@ def _table(rows: Iterable[Row], separator: str, *, within_cell: str) -> Iterator
         parts = any(within_cell in one for one in texts)
         if isinstance(cell, list) and len(texts) == len(cell) and not parts:
             return within_cell.join(texts)  # labels, as the task's own files write them
-        is_scalar = isinstance(cell, str | float | int)
+        is_scalar = isinstance(cell, str | float | int) and not isinstance(cell, bool)
         return "" if cell is None else cell if is_scalar else json.dumps(cell, ensure_ascii=False)
 
     header: list[str] = []
@@ -106,6 +120,9 @@ def _table(rows: Iterable[Row], separator: str, *, within_cell: str) -> Iterator
         shares = row.get("probabilities")
         if isinstance(shares, dict):  # else a column of the input
             del row["probabilities"]
+            replaced = [name for label in shares if (name := f"probability {label}") in row]
+            if replaced and not header:
+                say(f"the input's columns {', '.join(replaced)} are replaced by those predicted")
             row |= {f"probability {label}": share for label, share in shares.items()}
         if not header:
             header = [*row]

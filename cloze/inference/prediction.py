@@ -96,17 +96,17 @@ def predict(
     else:
         found = predictor.rows(_rows(texts, predictor.saved.task), source="row")
         rows = found if texts else metered(found, verb="predict", unit="rows")
-    within_cell = predictor.saved.task.label_separator
+    within_cell, marked = predictor.saved.task.label_separator, bool(opened and opened.marked)
     answer = None
     if output:
         form = form_of(output, inputs, of_input=form)
-        count = write_rows(rows, output, form, within_cell=within_cell)
+        count = write_rows(rows, output, form, within_cell=within_cell, marked=marked)
         text = f"{output}: {count:,} rows"
         answer = Answer({"rows": count, "file": str(output)}, text, place.json)
     elif place.json:
         print_array(rows)
     else:
-        print_lines(lines_of(rows, form, within_cell=within_cell))
+        print_lines(lines_of(rows, form, within_cell=within_cell, marked=marked))
     # Only now are all answers known.
     if opened and (scores := opened.score(scored)):
         say(f"{file}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from cloze.artifacts.errors import UsageError
 from cloze.model.config import TaskConfig
+from cloze.model.tasks.files.json_rows import as_json
 from cloze.model.tasks.files.table_files import file_rows
 from cloze.model.tasks.files.task_table import ColumnNames, Numbered, Row, TaskTable, is_missing
 from cloze.model.tasks.problems import canonical, load_problem, wanted_columns
@@ -40,10 +41,11 @@ class TaskFile:
         self.path = path
         self._task = task
         self._rows = file_rows(path, wanted_columns(task, SPLIT))
-        if twice := self._rows.repeated:
+        if (twice := self._rows.repeated) is not None:
+            which = f"named {twice!r}" if twice else "without a name"
             raise UsageError(
-                f"{path}: several columns named {twice!r}; all columns are returned by name: "
-                "rename the others"
+                f"{path}: several columns {which}; all columns are returned by name: rename or "
+                "remove the others"
             )
         self._words = self._rows.wanted.in_file("words")
         found = ColumnNames()
@@ -55,6 +57,7 @@ class TaskFile:
         self.columns = self._rows.columns or found
         self._labels = labels if labels and labels.are_there() else None
         self.separator = self._rows.separator
+        self.marked = self._rows.marked
         self.remarks = self._rows.said()
         if labels is None:
             many = f"more than {MOST_LABELS:,} labels"
@@ -74,12 +77,12 @@ class TaskFile:
         return self._rows.window(columns, numbers, self.columns)
 
     def shown(self, row: Row) -> dict[str, JsonValue]:
-        """All columns of a row by the file's names; by ours, if it has none."""
+        """All columns of a row by the file's names; by ours, if it has none; fit for JSON."""
         wanted = self._rows.wanted
         if wanted.headless:
             present = wanted.present(self.path, self.columns.names)
-            return {our: row.get(their) for our, their in present.items()}
-        return {name: row.get(name) for name in self.columns.names}
+            return {our: as_json(row.get(their)) for our, their in present.items()}
+        return {name: as_json(row.get(name)) for name in self.columns.names}
 
     def score(self, answers: Sequence[Answered]) -> dict[str, float]:
         """The task's metrics of the answers that `has_label` of; empty if there are no labels."""

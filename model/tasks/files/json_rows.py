@@ -1,11 +1,15 @@
 """JSON of any size, an element at a time.
 
-In:  the text of a JSON document in pieces.
-Out: the objects of its list: the document itself, or the list under its key `data`.
+In:  the text of a JSON document in pieces; or values of any kind.
+Out: the objects of its list: the document itself, or the list under its key `data`; or the values
+     as JSON can hold them.
 """
 
+import base64
 import json
+import math
 from collections.abc import Iterator
+from datetime import date, time, timedelta
 from json.decoder import WHITESPACE  # type: ignore[attr-defined]
 
 from pydantic import JsonValue
@@ -14,6 +18,32 @@ from cloze.model.tasks.files.text_file import LONGEST_LINE
 
 SLACK = 64
 """Characters behind a value that show that it has ended: a number might go on."""
+
+
+def as_json(value: object) -> JsonValue:
+    """A cell of any kind of file as JSON can hold it.
+
+    Dates and times are written as in ISO 8601, durations in seconds, bytes in base64; infinities
+    and what is not a number are null; other kinds, such as decimal numbers, are text.
+    """
+    if value is None or isinstance(value, str | int):
+        return value
+    match value:
+        case float():
+            found: JsonValue = value if math.isfinite(value) else None
+        case dict():
+            found = {str(name): as_json(one) for name, one in value.items()}
+        case list() | tuple():
+            found = [as_json(one) for one in value]
+        case date() | time():
+            found = value.isoformat()
+        case timedelta():
+            found = value.total_seconds()
+        case bytes():
+            found = base64.b64encode(value).decode()
+        case _:
+            found = str(value)
+    return found
 
 
 class JsonText:

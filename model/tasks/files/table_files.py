@@ -51,8 +51,11 @@ SAMPLED_CHARACTERS, SAMPLED_RECORDS = 1 << 16, 50
 CONSISTENT = 0.9
 """Share of records that have as many columns as the first one if the separator is right."""
 
-BLANK: tuple[list[str], ...] = ([], [""])
-"""Records of a line without content."""
+SPLIT_CELL = (
+    "rows are shorter than the header, and open a quotation mark without closing it; a .tsv is "
+    "read without quoting: if a quoted cell goes on in the next line, name the file .csv"
+)
+"""What is said of a `.tsv` whose cells seem to contain line breaks."""
 
 BINARY_ROWS_AT_A_TIME = 64
 """Rows of a Parquet file that are unpacked before their size is added up."""
@@ -84,11 +87,14 @@ class FileRows:
     features: object = None
     """The columns' types, as the package datasets describes them."""
 
-    repeated: str = ""
-    """A name that several columns have, if there is one; only the first of them is known by it."""
+    repeated: str | None = None
+    """A name that several columns have, if there is one; only the last of them is known by it."""
+
+    marked: bool = False
+    """Whether the file begins with a byte order mark, as spreadsheets write it."""
 
     left_out: Counter[str] = field(default_factory=Counter)
-    """Rows left out by reason, once all of them were read."""
+    """Rows that are left out, or doubtful, by reason, once all of them were read."""
 
     def __iter__(self) -> Numbered:
         self.left_out.clear()
@@ -160,11 +166,12 @@ def _delimited_rows(text: TextFile, wanted: Wanted) -> FileRows:
     records = _records(text, separator, begins)
     header, fewest = _header(path, records, wanted)
     left_out: Counter[str] = Counter()
+    may_split = path.lower().endswith(".tsv") and not wanted.skip_short_rows
 
     def read() -> Numbered:
         most = len(header)
         filled = ((n, record) for n, record in _records(text, separator, begins))
-        filled = (one for one in filled if one[1] not in BLANK)
+        filled = (one for one in filled if one[1])
         for line, record in filled if wanted.headless else islice(filled, 1, None):
             most = most or len(record)  # without a header, the first row sets the number of columns
             if len(record) > most or (len(record) < fewest and not wanted.skip_short_rows):
@@ -176,6 +183,8 @@ def _delimited_rows(text: TextFile, wanted: Wanted) -> FileRows:
                     f"{path}:{line}: {len(record)} columns, expected {bound}; a .tsv is read "
                     "without quoting, a .csv with it: rename the file if need be"
                 )
+            if may_split and len(record) < most and _opens_quote(record):
+                left_out[SPLIT_CELL] += 1
             if len(record) < fewest:
                 left_out["rows with too few columns are left out"] += 1
             elif wanted.headless:
@@ -194,7 +203,8 @@ def _delimited_rows(text: TextFile, wanted: Wanted) -> FileRows:
         has_lines=True,
         separator=separator,
         columns=ColumnNames(header) if header else None,
-        repeated=next((name for name in header if header.count(name) > 1), ""),
+        repeated=next((name for name in header if header.count(name) > 1), None),
+        marked=text.marked,
         left_out=left_out,
     )
 
@@ -210,7 +220,7 @@ def _header(
                 f"{path}: columns are numbered, but none is given for {', '.join(missing)}"
             )
         return [], max(int(number) for number in wanted.names.values() if number) + 1
-    first = next((record for _, record in records if record not in BLANK), [])
+    first = next((record for _, record in records if record), [])
     if not first:
         raise UsageError(f"{path}: empty file, expected a header line and rows")
     header = [name.strip() for name in first]
@@ -243,11 +253,17 @@ def separator_of(path: str, sample: str, *, is_whole: bool) -> tuple[str, int]:
     return SEPARATORS[0], 0
 
 
+def _opens_quote(cells: Sequence[str]) -> bool:
+    """Whether the last cell begins with a quotation mark that it does not close."""
+    return cells[-1].startswith('"') and cells[-1].count('"') % 2 == 1
+
+
 def _records(text: TextFile, separator: str, begins: int) -> Iterator[tuple[int, list[str]]]:
-    """First line and fields of every record behind the first `begins` lines."""
+    """First line and fields of every record behind the first `begins` lines; none if blank."""
     if text.path.lower().endswith(".tsv"):
         for number, line in enumerate(text.lines(), start=1):
-            yield number, line.rstrip("\r\n").split("\t")
+            cells = line.rstrip("\r\n")
+            yield number, cells.split("\t") if cells else []
         return
     number = begun = 0
     lines = chain(["\n"] * begins, islice(text.lines(newline=""), begins, None))

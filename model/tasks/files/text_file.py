@@ -45,6 +45,9 @@ class TextFile:
     remarks: tuple[str, ...]
     """What had to be guessed."""
 
+    marked: bool = False
+    """Whether it begins with a byte order mark."""
+
     def beginning(self, characters: int) -> str:
         """The first characters, fewer if the file ends before."""
         with self._opened(newline="") as stream:
@@ -142,7 +145,8 @@ def _recognised(path: str, source: Callable[[], IO[bytes]], *, is_whole: bool = 
             remarks = (f"{path}: read as {encoding.upper()}, {characters:,} characters",)
     if returns and not feeds:
         remarks += (f"{path}: its {returns:,} lines end in carriage returns",)
-    return TextFile(path, source, encoding, bool(returns and not feeds), remarks)
+    marked = start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return TextFile(path, source, encoding, bool(returns and not feeds), remarks, marked)
 
 
 def _western(

@@ -167,6 +167,17 @@ def test_every_column_of_the_table_comes_back_as_it_was(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("given", "separator"), [(";", ";"), ("\t", ",")])
+def test_a_spreadsheets_table_comes_back_as_one(tmp_path: Path, given: str, separator: str) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(f"\ufeffid{given}text\n1{given}the é\n2{given}a\n", "utf-8")
+    done = fill(tmp_path / "done.csv", [{"row": "1", "text": "the é", "label": "x"}])
+    label(table, output=tmp_path / "merged.csv", merge=[done])
+    lines = (tmp_path / "merged.csv").read_text("utf-8").splitlines()
+    rows = (["\ufeffid", "text", "label", "round"], ["1", "the é", "x", "1"], ["2", "a", "", ""])
+    assert lines == [separator.join(row) for row in rows]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

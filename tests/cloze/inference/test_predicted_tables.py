@@ -2,6 +2,8 @@
 
 import contextlib
 import csv
+import datetime
+import decimal
 import io
 import json
 import resource
@@ -132,6 +134,91 @@ def test_json_lines_and_parquet_keep_their_rows_and_columns(
     found = [json.loads(line) for line in printed(model, source).split("\n")[:-1]]
     assert [{name: row[name] for name in COLUMNS} for row in found] == named
     assert all("prediction" in row for row in found)
+
+
+def test_cells_that_json_has_no_kind_for_are_still_readable(model: str, tmp_path: Path) -> None:
+    source = tmp_path / "new.parquet"
+    row = {
+        "text_a": "a list",
+        "at": datetime.datetime(2026, 3, 1, 12, 30),
+        "on": datetime.date(2026, 3, 1),
+        "took": datetime.timedelta(minutes=2),
+        "price": decimal.Decimal("1.20"),
+        "raw": b"\xff",
+        "score": float("nan"),
+        "parts": [{"at": datetime.time(8), "n": float("inf")}],
+    }
+    pq.write_table(pa.Table.from_pylist([row]), source)
+
+    def strict(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    line = json.loads(printed(model, source), parse_constant=strict)
+    assert {name: line[name] for name in row} == {
+        "text_a": "a list",
+        "at": "2026-03-01T12:30:00",
+        "on": "2026-03-01",
+        "took": 120.0,
+        "price": "1.20",
+        "raw": "/w==",
+        "score": None,
+        "parts": [{"at": "08:00:00", "n": None}],
+    }
+    lines = tmp_path / "new.jsonl"
+    lines.write_text('{"text_a": "a list", "seen": true, "n": NaN, "m": 1e400, "k": 1.0}\n')
+    line = json.loads(printed(model, lines), parse_constant=strict)
+    assert [line[name] for name in ("seen", "n", "m", "k")] == [True, None, None, 1.0]
+    output = tmp_path / "out.csv"
+    assert exit_code(["predict", model, str(lines), "--output", str(output)]) == 0
+    assert output.read_text().splitlines()[1].startswith("a list,true,,,1.0,")
+
+
+def test_the_mark_of_a_spreadsheet_stays_and_a_quoted_blank_cell_is_a_row(
+    model: str, tmp_path: Path
+) -> None:
+    source, result = tmp_path / "new.csv", tmp_path / "predicted.csv"
+    source.write_text("\ufeffnote;text_a;rest\né;a list;\n", "utf-8")
+    result.write_text(printed(model, source), "utf-8")
+    assert result.read_bytes().startswith("\ufeffnote;text_a;rest;prediction".encode())
+    by_pandas = pd.read_csv(result, sep=";", keep_default_na=False)
+    by_polars = pl.read_csv(result, separator=";", infer_schema=False)
+    assert (by_pandas["note"][0], by_polars["note"][0]) == ("é", "é")
+    source.write_text('text_a\n"a"\n""\n\n"b"\n')
+    assert [line.split(",")[0] for line in printed(model, source).splitlines()[1:]] == [
+        "a",
+        "",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("new.csv", "text_a,probability a\na list,7\n", "columns probability a are replaced"),
+        ("new.csv", "text_a,prediction\na list,mine\n", "columns prediction are replaced"),
+        ("new.tsv", 'text_a\tn\n"a\nlist"\t1\nb\t2\n', "1 rows are shorter than the header"),
+    ],
+)
+def test_what_a_table_loses_or_may_have_lost_is_said(
+    model: str,
+    tmp_path: Path,
+    name: str,
+    content: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / name).write_text(content)
+    printed(model, tmp_path / name)
+    assert said in capsys.readouterr().err
+
+
+def test_columns_without_names_are_not_told_apart(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "new.csv"
+    file.write_text("text_a,,\na list,1,2\n")
+    assert exit_code(["predict", model, str(file)]) == 2
+    assert "several columns without a name" in capsys.readouterr().err
 
 
 @pytest.fixture
