@@ -204,6 +204,8 @@ def lasting_name(model: str, workspace: Workspace) -> str:
 
 def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:
     """The directory of a model: the output of a run's `stage`, or the directory `name` itself."""
+    if not name.strip():
+        raise UsageError("no model is named; expected a run's name or a model's directory")
     # A run comes before a folder of the same name.
     if name in list_runs(workspace):
         record = read_record(workspace, name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import cloze
@@ -117,6 +118,15 @@ MISTAKES: dict[str, tuple[Callable[[Model], object], str]] = {
         lambda model: model.embed({"a": "b"}),
         "embed: texts = {'a': 'b'}, expected a string or a list of strings",
     ),
+    "a table": (
+        lambda model: model.embed(pd.DataFrame({"t": ["a", "b"]})),
+        "embed: texts = <DataFrame>, expected a string or a list of strings; give one of the "
+        "table's columns, or its rows as a list of dictionaries",
+    ),
+    "no order": (
+        lambda model: model.embed({"a"}),
+        "embed: texts = {'a'}, expected a string or a list of strings; a set has no order",
+    ),
     "one layer": (
         lambda model: model.embed(["a"], layers=-1),  # type: ignore[arg-type]
         "embed: layers = -1, expected a tuple of integers or None",
@@ -167,6 +177,12 @@ def test_a_model_is_not_loaded_in_another_way_than_asked(
         assert str(refused.value).startswith(expected.replace("load:", "load_task:"))
 
 
+@pytest.mark.parametrize("load", [cloze.load, cloze.load_task])
+def test_an_empty_name_is_no_model(load: Callable[[str], object]) -> None:
+    with pytest.raises(cloze.UsageError, match="no model is named"):
+        load("")
+
+
 def test_a_misspelt_argument_is_named(model: Model) -> None:
     with pytest.raises(TypeError, match="embed: got an unexpected keyword argument 'batch_size'"):
         model.embed(["a"], batch_size=3)  # type: ignore[call-arg]
@@ -195,8 +211,13 @@ def test_texts_may_come_as_a_list_a_column_or_a_stream(model: Model) -> None:
         ([None], "predict: rows, element 1 = None, expected a dictionary or a string"),
         ([3.5], "predict: rows, element 1 = 3.5, expected a dictionary or a string"),
         (None, "predict: rows = None, expected a list of dictionaries or strings"),
+        (
+            pd.DataFrame({"text": ["bad"]}),
+            "predict: rows = <DataFrame>, expected a list of dictionaries or strings; give one of "
+            "the table's columns, or its rows as a list of dictionaries",
+        ),
     ],
-    ids=["string", "dictionary", "none", "number", "nothing"],
+    ids=["string", "dictionary", "none", "number", "nothing", "table"],
 )
 def test_predict_refuses_what_is_no_list_of_rows(
     fitted: Artifact, rows: Any, expected: str

@@ -10,14 +10,15 @@ Out: the same function, which refuses other arguments with a `UsageError` before
     # embed: pooling = 'MEAN', expected 'mean', 'cls', 'pooler' or None; did you mean 'mean'?
 
 Elements of a stream are checked as they are read. numpy's numbers count as numbers; pandas' columns
-and numpy's arrays as collections; a single string never counts as a collection of strings.
+and numpy's arrays as collections, their tables and sets do not; a single string never counts as a
+collection of strings.
 """
 
 import difflib
 import inspect
 import operator
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import wraps
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -73,6 +74,8 @@ def _accept(value: object, kind: Kind, *, where: str) -> object:
         if accepted is not _REFUSED:
             return accepted
     shown = repr(value)
+    if "\n" in shown:
+        shown = f"<{type(value).__name__}>"
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
     raise UsageError(
         f"{where} = {shown}, expected {_describe(kind)}{_remedy(value, _members(kind))}"
@@ -102,12 +105,19 @@ def _listed(value: object, origin: Kind, inner: Kind, *, where: str) -> object:
     """A tuple, a list or, of an `Iterable`, a stream whose elements are checked when read."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         return _REFUSED
+    if isinstance(value, Set) or _is_table(value):
+        return _REFUSED  # without an order; or its elements would be the names of its columns
     if origin is Iterable:
         return _elements(value, inner, where=where)
     if not isinstance(value, Collection):
         return _REFUSED
     listed = list(_elements(value, inner, where=where))
     return tuple(listed) if origin is tuple else listed
+
+
+def _is_table(value: object) -> bool:
+    """Whether it is a table of pandas, polars or pyarrow."""
+    return hasattr(value, "columns")
 
 
 def _whole(value: object) -> object:
@@ -163,7 +173,11 @@ def _words(kind: Kind) -> list[str]:
 
 
 def _remedy(value: object, kinds: Collection[Kind]) -> str:
-    """Advice for two frequent slips: another spelling, and a string that stands for a list."""
+    """Advice for frequent slips: another spelling, and what stands for a list but is none."""
+    if _is_table(value):
+        return "; give one of the table's columns, or its rows as a list of dictionaries"
+    if isinstance(value, Set):
+        return "; a set has no order"
     if not isinstance(value, str):
         return ""
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
