@@ -21,7 +21,7 @@ from cloze.answer import Answer
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
-from cloze.artifacts.progress import printable
+from cloze.artifacts.progress import printable, say
 from cloze.artifacts.results import GENERAL
 from cloze.artifacts.tokenizer import read_vocabulary
 from cloze.flows.config import RatesConfig, RunConfig
@@ -29,9 +29,9 @@ from cloze.flows.expected import Timed, cores, training_seconds
 from cloze.flows.forecast import forecast_corpus
 from cloze.flows.report.units import plural
 from cloze.init.corpus_files import left_out
-from cloze.init.corpus_samples import Look, language, look
+from cloze.init.corpus_samples import TABLES, Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
-from cloze.init.labelled_files import LabelledFiles, labelled_files
+from cloze.init.labelled_files import DELIMITED, LabelledFiles, labelled_files
 from cloze.init.language_rules import language_rules
 from cloze.options import PLACE, Place, lasting_name, model_directory
 
@@ -188,6 +188,11 @@ def init(
         else:
             text = configuration(found, name)
         run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+        if source.lower().endswith(DELIMITED) and found.reader not in TABLES:
+            say(
+                f"init: {source}: a table by its name, but neither commas, semicolons nor tabs "
+                "give its lines the same number of cells, so it is read as prose"
+            )
         facts = [*(model.facts() if model else ())]
         if run.corpus:
             facts += corpus_facts(found, run, vocabulary=vocabulary)

@@ -9,7 +9,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Literal
@@ -120,14 +120,28 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     # the task's reader takes quotes in a .tsv as text
     quoting: Literal[0, 3] = csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
-    records = [row for row in rows if row not in ([], [""])]
+    records = [row for row in rows if row]
     if not is_whole:
         del records[-1:]  # cut off within a cell of several lines
     found = _table(records, paths)
+    if found and is_whole and suffix == ".csv":
+        _check_quoting(text, separator, paths["train"])
     count = len(records) - 1
     return found and replace(
         found, first_rows=0 if is_whole else count, rows=count if is_whole else None
     )
+
+
+def _check_quoting(text: str, separator: str, path: str) -> None:
+    """Refuse what training would refuse."""
+    try:
+        for _ in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True):
+            pass
+    except csv.Error as error:
+        raise UsageError(
+            f"{path}: {error}; a .csv is quoted as in RFC 4180, name the file .tsv if its "
+            "quotation marks are text"
+        ) from None
 
 
 def _sentences(text: str, paths: dict[str, str], *, is_whole: bool) -> LabelledFiles | None:
@@ -148,6 +162,7 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
     """
     header, *rows = records
     header = [name.strip() for name in header]
+    ragged = sum(len(row) != len(header) for row in rows)
     rows = [row for row in rows if len(row) == len(header)]
     if len(header) < 2 or not rows:
         return None
@@ -156,7 +171,10 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
     values = {
         name: [row[place] for row in rows] for place, name in enumerate(header) if name not in twice
     }
-    notes = tuple(f"columns that share the name {name!r} are left out" for name in twice)
+    notes = tuple(
+        f"columns {f'that share the name {name!r}' if name else 'without a name'} are left out"
+        for name in twice
+    )
     named = [name for name in values if name.lower() in LABEL_NAMES]
     marked = {name: column.count("1") for name, column in values.items() if {*column} == {"0", "1"}}
     if len(marked) > 1 and not named:
@@ -164,8 +182,11 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
         own: dict[str, str | list[str]] = {"labels": [*marked]}
         return LabelledFiles("multi_label_classification", paths, columns, marked, own, notes)
     label, *others = _label_columns(values) or [""]
-    if not label or len(values) < 2:
-        return None  # dates, URLs, titles: nothing that recurs
+    if not label or len(values) < 2:  # dates, URLs, titles: nothing that recurs
+        constant = (f"{name} has one value only" for name in named if len({*values[name]}) < 2)
+        for reason in (*notes, *constant):
+            say(f"init: {paths['train']}: not taken for a task's rows: {reason}")
+        return None
     separator, labels = _separated(Counter(filter(_is_filled, values[label])))
     # Decimals are scores; whole numbers may stand for classes.
     regression = not separator and _are_numbers(labels) and any("." in value for value in labels)
@@ -180,8 +201,18 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
     if others:
         listed = ", ".join(f"{name} ({len({*values[name]})} values)" for name in others)
         notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
-    notes += tuple(odd_spellings(counts))
+    notes += tuple(odd_spellings(counts)) + tuple(_doubts(values[label], label, ragged))
     return LabelledFiles(kind, paths, columns, counts, settings, notes)
+
+
+def _doubts(cells: list[str], label: str, ragged: int) -> Iterator[str]:
+    """What training refuses, or takes in another way than was meant; `cells`: of the label."""
+    if ragged:
+        yield f"rows with more or fewer cells than the header, not counted here: {ragged:,}"
+    if blank := sum(not _is_filled(cell) for cell in cells):
+        yield f"rows without a label, which training refuses: {blank:,}"
+    if label in cells:
+        yield f"the first line is taken for the columns' names, but {label!r} is also a label"
 
 
 def _label_columns(values: dict[str, list[str]]) -> list[str]:

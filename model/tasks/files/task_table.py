@@ -10,6 +10,7 @@ family says what that means, or refuses the row with its line.
 """
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -244,13 +245,16 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
 
 
 def odd_spellings(labels: Iterable[str]) -> Iterator[str]:
-    """A warning for each group of labels that differ only in case or white space."""
+    """A warning for each group of labels that differ only in case, white space or encoding."""
     groups: dict[str, list[str]] = {}
     for label in labels:
-        groups.setdefault(" ".join(label.casefold().split()), []).append(label)
+        plain = unicodedata.normalize("NFKC", label).casefold()
+        groups.setdefault(" ".join(plain.split()), []).append(label)
     for group in groups.values():
         if len(group) > 1:
-            spelt = ", ".join(map(repr, group))
+            # Letters and their accents may be one character or two, which look the same.
+            alike = len({unicodedata.normalize("NFC", label) for label in group}) < len(group)
+            spelt = ", ".join(map(ascii if alike else repr, group))
             yield f"{spelt} are {len(group)} labels; if they mean the same, spell them alike"
 
 

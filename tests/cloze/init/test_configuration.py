@@ -467,6 +467,51 @@ def test_labels_that_differ_in_case_or_spaces_are_two_and_said_to_be(
     assert f"# {told}." in (folder / "task.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ("a text,caf\u00e9\nb,cafe\u0301\n", "'caf\\xe9', 'cafe\\u0301' are 2 labels"),
+        ("a text,x\nb,y\nc, d,x\n", "rows with more or fewer cells than the header"),
+        ("a text,x\nb,y\nc,\n", "rows without a label, which training refuses: 1"),
+        ("a text,label\nb,y\n", "but 'label' is also a label"),
+    ],
+    ids=["accents", "ragged", "blank", "no header"],
+)
+def test_what_is_odd_about_a_table_is_said(
+    cloze: Callable[..., Any], folder: Path, rows: str, told: str
+) -> None:
+    (folder / "table.csv").write_text("text,label\n" + "more text,x\nmore text,y\n" * 9 + rows)
+    done = cloze("init", "table.csv")
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("label,text,label\n" + "x,some text,y\n" * 9, "columns that share the name 'label'"),
+        ("text,label\n" + "some text,x\n" * 9, "label has one value only"),
+        ("text|label\n" + "some text|x\nmore|y\n" * 9, "a table by its name, but neither commas"),
+    ],
+    ids=["same names", "one label", "other separator"],
+)
+def test_a_table_that_is_not_taken_for_a_task_is_told_why(
+    cloze: Callable[..., Any], folder: Path, content: str, told: str
+) -> None:
+    (folder / "table.csv").write_text(content)
+    assert told in cloze("init", "table.csv").stderr
+
+
+def test_a_quoting_that_training_refuses_is_refused_by_init(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    rows = "".join(f'"Some \\"text\\" {number}",{number % 2}\n' for number in range(20))
+    (folder / "table.csv").write_text("text,label\n" + rows)
+    done = cloze("init", "table.csv")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a .csv is quoted as in RFC 4180, name the file .tsv" in done.stderr
+
+
 def test_a_path_to_a_model_is_written_for_any_working_directory(
     cloze: Callable[..., Any], folder: Path
 ) -> None:
