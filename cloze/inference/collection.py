@@ -5,8 +5,8 @@ Out: `vectors`, the passages with their vectors, per model, folder contents and 
      `lexical_index`, BM25 over the same passages, which all models share; `vector_graph`, a graph
      of the vectors, for millions of them.
 
-If interrupted, they are made again from the start. No run refers to them, so `cloze gc` deletes
-them.
+If interrupted, they are made again from the start. No run refers to them: `cloze gc` keeps those of
+the last 30 days.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ from cloze.flows.inventory import look_up, remove_damage
 from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace
 from cloze.inference.input_texts import metered
-from cloze.inference.placed_passages import placed_passages, said_of, source_of
+from cloze.inference.placed_passages import left_out_of, placed_passages, said_of, source_of
 from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import language, look
 from cloze.model.hugging_face.sentence_modules import DOCUMENT
@@ -98,7 +98,7 @@ def index_folder(
     artifact, output = _intact(table), table.output
     if artifact:
         # The first line counts the documents read, of which there are none now.
-        for line in artifact.manifest.execution.get("account", [])[1:]:
+        for line in [*artifact.manifest.execution.get("account", [])[1:], *left_out_of(seen)]:
             say(f"search: {line}")
         return artifact
     account = Account()
@@ -109,8 +109,7 @@ def index_folder(
             partial(_vectors, model, known=_earlier_vectors(space, table)),
             width=model.vector_width(),
         )
-        said = said_of(account, seen)
-        for line in said:
+        for line in said_of(account, seen):
             say(f"search: {line}")
         if not count:
             raise UsageError(
@@ -124,7 +123,8 @@ def index_folder(
         table,
         files,
         statistics={"passages": count, "width": model.vector_width()},
-        execution={"source": folder, "model": directory, "account": said},
+        # Without what is left out, for which no index is made anew.
+        execution={"source": folder, "model": directory, "account": account.lines()},
     )
 
 
@@ -200,7 +200,7 @@ def index_words(index: Artifact, *, language: str, space: Workspace) -> LexicalI
             texts = metered(passage_index.read_texts(passages), verb="words", unit="passages")
             count = lexical_index.write_lexical_index(Path(scratch), texts, language=language)
             files = _put(scratch, output, lexical_index.FILES, rows=count)
-        artifact = commit(table, files, statistics={"passages": count})
+        artifact = commit(table, files, statistics={"passages": count}, execution=_source_of(index))
         say(f"words: {language}" + (", unstemmed" if language == NO_LANGUAGE else " stemmer"))
     paths = {name: artifact.path(name) for name in lexical_index.FILES}
     return LexicalIndex(paths, language=language)
@@ -232,7 +232,7 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
             paths = {name: f"{scratch}/{name}" for name in passage_index.GRAPH_FILES}
             recall = passage_index.recall_of(Graph(paths, vectors), vectors)
             files = _put(scratch, output, passage_index.GRAPH_FILES, rows=count)
-        artifact = commit(table, files, statistics={"recall": recall})
+        artifact = commit(table, files, statistics={"recall": recall}, execution=_source_of(index))
     recall = artifact.manifest.statistics["recall"]
     say(
         f"graph: finds {recall:.1%} of the {passage_index.COMPARED} nearest passages of sampled "
@@ -258,6 +258,12 @@ def _table(
         stage=stage, format_version=format_version, config=dict(config), inputs=inputs, output=""
     )
     return table.model_copy(update={"output": space.store.directory(stage, table.key)})
+
+
+def _source_of(index: Artifact) -> dict[str, str]:
+    """The folder, by which `cloze gc` names what is made from its index."""
+    source = index.manifest.execution.get("source")
+    return {"source": str(source)} if source else {}
 
 
 def _put(scratch: str, output: str, names: Iterable[str], *, rows: int) -> list[FileEntry]:

@@ -35,9 +35,11 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".
 """Suffixes of files whose lines are not plain texts."""
 
 FILE_NAME = re.compile(
-    r"(~|\.{0,2})?/\S*|\S*[^\W\d_]\S*\.(txt|md|csv|tsv|jsonl?|ndjson|parquet|arrow|conllu?)(\.gz)?"
+    r"(~|\.{0,2})?/\S*|\S*[^\W\d_]\S*\.(txt|md|csv|tsv|jsonl?|ndjson|parquet|arrow|conllu?"
+    r"|txtt|cvs|tvs|josnl?|jsnol?|jsoln)(\.gz)?"
 )
-"""What is meant as a file although there is none: a path from a root, or a name with a suffix."""
+"""What is meant as a file although there is none: a path from a root, or a name with a suffix, the
+frequent slips of the hand among them."""
 
 LONGEST_LINE = 1 << 24
 """Bytes of one text; a longer line is hardly a text, and would have to fit into memory."""

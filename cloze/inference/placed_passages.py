@@ -48,7 +48,12 @@ def source_of(seen: Look) -> SourceConfig:
 
 def said_of(account: Account, seen: Look) -> list[str]:
     """What was read of a folder, and what was left out, and why."""
-    return [*account.lines(), *(f"left out: {odd}" for odd in seen.odd if odd.endswith(LEFT_OUT))]
+    return [*account.lines(), *left_out_of(seen)]
+
+
+def left_out_of(seen: Look) -> list[str]:
+    """The files of a folder that are not read, each with the reason."""
+    return [odd for odd in seen.odd if odd.endswith(LEFT_OUT)]
 
 
 def placed_passages(

@@ -18,6 +18,8 @@ from cyclopts import Parameter
 
 from cloze.answer import Answer, print_array, print_lines
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import say
+from cloze.flows.report.units import plural
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.collection import AUTOMATIC
 from cloze.inference.input_texts import ModelName, Text, texts_or_lines
@@ -144,7 +146,7 @@ def search(
         found = evaluate(searched, asked)
         return Answer(found.data(), found.text(), place.json)
     searched = Search(model, folder, space=space, how=how, machine=machine)
-    answers = _answers(searched, texts_or_lines(questions), top_k=top_k)
+    answers = _answers(searched, _filled(texts_or_lines(questions)), top_k=top_k)
     if place.json:
         print_array(
             {"question": question, "passages": [one._asdict() for one in passages]}
@@ -154,6 +156,18 @@ def search(
     for question, passages in answers:
         print_lines([question, *(line for one in passages for line in shown(one))])
     return None
+
+
+def _filled(questions: Iterator[str]) -> Iterator[str]:
+    """Those that ask for anything; the number of the others is logged."""
+    blank = 0
+    for question in questions:
+        if question.strip():
+            yield question
+        else:
+            blank += 1
+    if blank:
+        say(f"search: {plural(blank, 'blank question')} left out")
 
 
 def _answers(

@@ -226,7 +226,7 @@ class Search:
             raise UsageError(
                 f"top_k {top_k}: only the first {self.how.depth} passages are reranked; raise depth"
             )
-        for scores in self.scores(questions, top_k=top_k):
+        for scores in self.scores(_asked(questions), top_k=top_k):
             yield self._found(scores, top_k)
 
     def scores(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[Scores]:
@@ -298,6 +298,14 @@ class Search:
                 score = float(ranked.scores_D[number])
                 found.append(Found(score, *self.passage(row), ranks, before))
         return found
+
+
+def _asked(questions: Iterable[str]) -> Iterator[str]:
+    """The questions; a blank one, to which every passage is as near, is refused."""
+    for number, question in enumerate(questions, start=1):
+        if not question.strip():
+            raise UsageError(f"question {number} is blank; leave it out")
+        yield question
 
 
 def _loaded(name: str, directory: str, machine: TrainingMachine) -> Model:

@@ -98,10 +98,9 @@ def gc(
         unless a newer run refers to them; records and reports stay.
     :param keep_searches: Days for which the indexes of `cloze search` stay.
     """
-    if (older_than or 0.0) < 0 or keep_searches < 0:
-        raise UsageError(
-            f"--older-than {older_than} --keep-searches {keep_searches:g}: expected days, 0 or more"
-        )
+    for option, days in (("--older-than", older_than), ("--keep-searches", keep_searches)):
+        if days is not None and not days >= 0:  # NaN is neither
+            raise UsageError(f"{option} {days:g}: expected days, 0 or more")
     retention = Retention(older_than, keep_searches)
     space = writable_workspace(place.machine().workspace)
     with locked_alone(space.local, run="gc"):

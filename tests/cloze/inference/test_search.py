@@ -395,6 +395,40 @@ def test_a_new_file_costs_its_own_passages(cloze: Cloze, searched: Path) -> None
     assert (best["file"], best["score"]) == ("texts/three.txt", pytest.approx(1.0, abs=1e-5))
 
 
+def test_a_new_file_that_is_not_read_is_said_though_no_index_is_made(
+    cloze: Cloze, searched: Path
+) -> None:
+    found_at(cloze, "texts")
+    (searched / "texts" / "new.pdf").write_bytes(b"%PDF-1.7\n" + bytes(99))
+    done = cloze("search", "encoder", "texts", "names")
+    assert "search: new.pdf (not text; left out)" in done.stderr
+    assert "index" not in done.stderr
+
+
+def test_a_blank_question_is_not_answered(cloze: Cloze, searched: Path) -> None:
+    (searched / "questions.txt").write_text("names\n\n  \nthe list\n")
+    done = cloze("search", "encoder", "texts", "questions.txt", "--json")
+    assert [one["question"] for one in json.loads(done.stdout)] == ["names", "the list"]
+    assert "search: 2 blank questions left out" in done.stderr
+    with pytest.raises(api.UsageError, match="question 1 is blank"):
+        api.search("encoder", "texts").ask(" ")
+
+
+def test_gc_names_the_folder_of_every_kind_of_index_and_wants_days(
+    cloze: Cloze, searched: Path
+) -> None:
+    found_at(cloze, "texts")
+    assert cloze("gc").stderr == "search indexes of the last 30 days are kept: texts\n"
+    listed = cloze("gc", "--keep-searches", "0").stdout
+    assert "lexical_index of texts, 0 days old" in listed
+    assert "vectors of texts, 0 days old" in listed
+    for option, days in (("--keep-searches", "nan"), ("--older-than", "-1")):
+        done = cloze("gc", option, days, "--delete")
+        assert done.returncode == 2
+        assert done.stderr == f"error: {option} {days}: expected days, 0 or more\n"
+    assert indexes(searched), "nothing is deleted by a number that is none"
+
+
 def test_the_folder_that_holds_the_workspace_can_be_searched_twice(
     cloze: Cloze, searched: Path
 ) -> None:

@@ -102,7 +102,8 @@ def test_a_file_among_the_texts_is_read_line_by_line_and_reported(cloze: Cloze, 
 
 
 @pytest.mark.parametrize(
-    "name", ["questons.txt", "/nowhere/questions", "~/q.csv", "../q.jsonl", "./q", "a/b.parquet"]
+    "name",
+    ["questons.txt", "/nowhere/questions", "~/q.csv", "../q.jsonl", "./q", "a/b.parquet", "q.cvs"],
 )
 def test_a_misspelt_file_is_not_taken_for_a_text(cloze: Cloze, model: str, name: str) -> None:
     done = cloze("embed", model, name)
