@@ -382,8 +382,10 @@ def naming_full_disk(path: str) -> Iterator[None]:
         while disk and not os.path.exists(disk):
             disk = os.path.dirname(disk)
         reason, free = os.strerror(error.errno), shutil.disk_usage(disk or ".").free
+        # Behind a quota the disk may be far from full.
+        of_disk = " on the whole disk" if error.errno == errno.EDQUOT else ""
         raise DiskFull(
-            f"{path}: no room to write ({reason}; {free / 1e6:,.0f} MB free); "
+            f"{path}: no room to write ({reason}; {free / 1e6:,.0f} MB free{of_disk}); "
             "make room: finished parts are kept, run the same command to resume"
         ) from None
 

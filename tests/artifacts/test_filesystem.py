@@ -29,17 +29,25 @@ def test_the_verbs_agree_on_every_file_system(tmp_path: Path, root: str) -> None
     assert filesystem.list_names(filesystem.join(directory, "a")) == []
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, r"no room to write \(No space left on device; [\d,]+ MB free\)"),
+        (errno.EDQUOT, r"no room to write \(Disk quota exceeded; [\d,]+ MB free on the whole disk"),
+    ],
+    ids=["full disk", "quota"],
+)
 def test_a_failed_write_leaves_the_old_file_and_no_litter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "manifest.json"
     path.write_bytes(b"old")
 
     def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DiskFull, match="no room to write .No space left on device"):
+    with pytest.raises(DiskFull, match=said):
         filesystem.write_bytes(str(path), b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["manifest.json"]
