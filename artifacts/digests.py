@@ -12,12 +12,13 @@ import atexit
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
+
+from cloze.artifacts.runtime.temporary import temporary_directory
 
 RECORDS = 1 << 20
 """Most digests that are cached per user and node, in a file of at most 64 MiB."""
@@ -114,13 +115,9 @@ def _writable(folder: str) -> str:
         os.makedirs(folder, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        temporary, owner = tempfile.mkdtemp(prefix="cloze-cache-"), os.getpid()
-
-        def remove() -> None:
-            if os.getpid() == owner:  # not in a fork
-                shutil.rmtree(temporary, ignore_errors=True)
-
-        atexit.register(remove)
+        ours = ExitStack()
+        temporary = ours.enter_context(temporary_directory())
+        atexit.register(ours.close)
         # Children inherit it, so that they do not make another each.
         os.environ["XDG_CACHE_HOME"] = temporary
         with suppress(BrokenPipeError):

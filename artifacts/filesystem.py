@@ -24,7 +24,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -37,6 +37,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from cloze.artifacts.errors import ClozeError, DiskFull, UsageError
+from cloze.artifacts.runtime.temporary import temporary_file
 
 FLUSH_THREADS = 8
 
@@ -393,19 +394,15 @@ def naming_full_disk(path: str) -> Iterator[None]:
 @contextmanager
 def temporary_beside(path: str) -> Iterator[str]:
     """A temporary file in the same directory as the local `path`."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    temporary = os.path.join(os.path.dirname(path) or ".", f".tmp-{uuid.uuid4().hex}")
-    try:
-        # not mkstemp, whose files are private: a team shares a workspace
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except OSError as error:
-        error.filename = path  # the name that the user knows
-        raise
-    try:
+    folder = os.path.dirname(path) or "."
+    os.makedirs(folder, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(temporary_file(folder))
+        except OSError as error:
+            error.filename = path  # the name that the user knows
+            raise
         yield temporary
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
 
 
 @contextmanager

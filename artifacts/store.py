@@ -8,12 +8,9 @@ Out: `Artifact`, opened through its manifest and verified.
     <root>/<stage>/<key>/finished/<name>    one record per finished file, to resume from
 """
 
-import fcntl
 import json
 import os
 import platform
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,12 +28,12 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from cloze.artifacts.runtime.temporary import clear_left, temporary_directory
 from cloze.artifacts.stage import StageTable
 
 FINISHED = "finished"
 WORK = "work"
 """Folder inside an unfinished artifact for the stage's own working files."""
-SCRATCH_PREFIX = "scratch"
 STORE_THREADS = 16
 """Object stores take tens of milliseconds per request, so requests run in parallel."""
 NAMED_VERSIONS = ("apache-beam", "deepspeed", "numpy", "pyarrow", "tokenizers", "torch")
@@ -341,51 +338,13 @@ def finished_record(directory: str, name: str) -> str:
 def scratch_directory(output: str) -> Iterator[str]:
     """A local scratch directory, inside `output` if that is local, removed afterwards.
 
-    What killed processes of this host left behind is removed first. Containers may share a host
-    name and not see each other's processes, so a directory in use is locked as well.
+    What killed processes of this host left behind is removed first.
     """
     parent = filesystem.local_path(output) if filesystem.is_local(output) else tempfile.gettempdir()
     os.makedirs(parent, exist_ok=True)
-    for name in os.listdir(parent):
-        # scratch.HOST.PID.RANDOM, where a host's name may contain dots
-        kind, _, rest = name.partition(".")
-        host, process = rest.rpartition(".")[0].rpartition(".")[::2]
-        is_ours = kind == SCRATCH_PREFIX and host == socket.gethostname() and process.isdigit()
-        if is_ours and not os.path.exists(f"/proc/{process}"):
-            with _locked_if_free(os.path.join(parent, name)) as left:
-                if left:
-                    shutil.rmtree(left, ignore_errors=True)
-    prefix = f"{SCRATCH_PREFIX}.{socket.gethostname()}.{os.getpid()}."
-    while True:
-        with (
-            tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as scratch,
-            _locked_if_free(scratch) as ours,
-        ):
-            if ours:  # else it was taken for a leftover before it was locked
-                yield scratch
-                return
-
-
-@contextmanager
-def _locked_if_free(directory: str) -> Iterator[str]:
-    """Hold the lock of a directory of ours, if nobody else does; yields "" otherwise."""
-    try:
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        yield ""
-        return
-    try:
-        free = os.fstat(handle).st_uid == os.geteuid()
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            free = False
-        except OSError:  # some network file systems cannot lock directories
-            pass
-        # It may have been removed before it was locked.
-        yield directory if free and os.path.exists(directory) else ""
-    finally:
-        os.close(handle)
+    clear_left(parent)
+    with temporary_directory(parent) as scratch:
+        yield scratch
 
 
 def clear_work(directory: str) -> None:

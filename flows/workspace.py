@@ -19,6 +19,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
@@ -32,6 +33,7 @@ from cloze.artifacts.digests import digest_of
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.progress import clock
+from cloze.artifacts.runtime.temporary import clear_left
 from cloze.artifacts.store import Artifact, Store, open_artifact
 from cloze.flows.locks import holder_of
 
@@ -44,6 +46,9 @@ REPORT_FILES = (PAGE_NAME, SUMMARY_NAME)
 
 PLACEHOLDER = "{workspace}"
 """Stands for the workspace's root in `run.json`."""
+
+PROBE = ".writable"
+"""An object that is written and removed; the next run removes what a killed one left."""
 
 GIB = 1 << 30
 
@@ -86,14 +91,20 @@ def workspace(root: str) -> Workspace:
 
 
 def writable_workspace(root: str) -> Workspace:
-    """The workspace at `root`, created if needed; raises a `UsageError` if it is not writable."""
+    """The workspace at `root`, created if needed; raises a `UsageError` if it is not writable.
+
+    What killed commands left in TMPDIR is removed, since not every command that is repeated needs a
+    temporary folder again.
+    """
+    clear_left()
     made = workspace(root)
     try:
         made.local.mkdir(parents=True, exist_ok=True)
         # Permissions say little about network disks, so try it.
-        probe = filesystem.join(made.root, f".writable-{os.getpid()}")
+        probe = filesystem.join(made.root, PROBE)
         filesystem.write_bytes(probe, b"")
-        filesystem.remove(probe)
+        with suppress(FileNotFoundError):  # another run has just done so
+            filesystem.remove(probe)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UsageError(

@@ -15,7 +15,6 @@ line on the list.
 """
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -33,6 +32,7 @@ from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import (
     WORK,
@@ -150,7 +150,7 @@ def write_line_runs(
     config = stage.corpus.sources[shard.source].boilerplate
     assert config  # only such shards are tasks
     documents = lines = rows = size = 0
-    with tempfile.TemporaryDirectory() as scratch, naming_full_disk(scratch):
+    with temporary_directory() as scratch, naming_full_disk(scratch):
         path = os.path.join(scratch, "lines.arrow")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, RUNS_SCHEMA) as writer:
             waiting: list[pa.RecordBatch] = []

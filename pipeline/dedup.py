@@ -15,7 +15,6 @@ source, otherwise the one with the smallest digest; file names and positions nev
 """
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import (
     WORK,
@@ -196,7 +196,7 @@ def write_candidates(shard: InputShard, *, search: DuplicateSearch, queue: WorkQ
     """Write a shard's candidates into the artifact; returns the name of their file."""
     documents = rows = 0
     stage = search.stage
-    with tempfile.TemporaryDirectory() as scratch, naming_full_disk(scratch):
+    with temporary_directory() as scratch, naming_full_disk(scratch):
         path = os.path.join(scratch, "candidates.arrow")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, search.schema) as writer:
             for block in read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning):

@@ -17,7 +17,6 @@ of several documents.
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -34,6 +33,7 @@ from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.results import TRAIN
 from cloze.artifacts.rng import draw, stream_seed
 from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import (
     Artifact,
@@ -215,7 +215,7 @@ def write_examples(
     masking = recipe.config.masking.of(split)
     recipe = replace(recipe, config=recipe.config.model_copy(update={"masking": masking}))
     # A directory of the launcher on the artifact's disk makes putting a file a rename.
-    with tempfile.TemporaryDirectory(dir=scratch or None) as here, naming_full_disk(here):
+    with temporary_directory(scratch) as here, naming_full_disk(here):
         documents = read_bucket(open_file(tokens, entry, scratch=here))
         for length, name in names.items():
             path = os.path.join(here, name)

@@ -15,7 +15,6 @@ are named. A summary of a few lines gives an example and a remedy for each reaso
 """
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,6 +32,7 @@ from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.results import TRAIN
 from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import (
     WORK,
@@ -200,7 +200,7 @@ def _commit(
         )
     elif said := HELD_OUT_OF_FEW.get(rule):
         say(f"tokens: {said.format(share=share)}")
-    with tempfile.TemporaryDirectory(dir=job.scratch or None) as local:
+    with temporary_directory(job.scratch) as local:
         lists = chain(backend.dropped(local), dropped_lists(groups, job.output, scratch=local))
         listed, dropped = put_dropped(lists, files, output=job.output, scratch=local)
     # Every document read is kept in some split or dropped for a reason; an engine's shuffle that

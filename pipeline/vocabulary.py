@@ -16,7 +16,6 @@ passed to it in a fixed order, as if they were special tokens, and the alphabet 
 """
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -34,6 +33,7 @@ from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.rng import document_streams, stream_seed
 from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import WORK, Artifact, commit, put_bytes, scratch_directory
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
@@ -112,8 +112,8 @@ def sample_shard(
     Documents of a rank below `limit` are candidates; 2**64 takes all.
     """
     documents = 0
-    beside = filesystem.local_path(directory) if filesystem.is_local(directory) else None
-    with tempfile.TemporaryDirectory(dir=beside) as scratch, naming_full_disk(scratch):
+    beside = filesystem.local_path(directory) if filesystem.is_local(directory) else ""
+    with temporary_directory(beside) as scratch, naming_full_disk(scratch):
         local = os.path.join(scratch, "candidates.arrow")
         with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, CANDIDATES_SCHEMA) as writer:
             for block in read_texts(shard, corpus=stage.corpus, cleaning=stage.cleaning):

@@ -231,6 +231,19 @@ def test_nothing_runs_through_a_shell_or_is_code_of_a_model() -> None:
     assert wrong == []
 
 
+def test_what_is_temporary_has_an_owner_who_can_be_asked() -> None:
+    """So that what a killed command left is cleared; files without names leave nothing."""
+    makers = {"TemporaryDirectory", "NamedTemporaryFile", "SpooledTemporaryFile"}
+    makers |= {"mkdtemp", "mkstemp", "mktemp"}
+    wrong = [
+        f"{module}: {name}"
+        for module, path in MODULES.items()
+        for name in calls(path)
+        if name.rpartition(".")[2] in makers and module != "cloze.artifacts.runtime.temporary"
+    ]
+    assert wrong == []
+
+
 def test_prefect_keeps_no_results() -> None:
     """They are pickles, and whoever can write them could have code run."""
     decorators = [

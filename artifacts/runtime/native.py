@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +26,7 @@ import numpy.typing as npt
 
 from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.temporary import temporary_directory
 
 CType = type[ctypes.c_int64 | ctypes.c_void_p | ctypes.c_int | ctypes.c_float]
 """A type that a function takes or returns."""
@@ -132,7 +132,7 @@ def shared_library(*sources: Path, flags: Sequence[str]) -> Path | str:
         if compiler is None or not sys.platform.startswith("linux"):
             return "there is no gcc"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        with temporary_directory(str(path.parent)) as folder:
             linked = os.path.join(folder, "code.so")
             files = [str(source) for source in sources if source.suffix == ".c"]
             objects = [os.path.join(folder, f"{number}.o") for number in range(len(files))]

@@ -5,6 +5,7 @@ Out: for `runs`, one line per run: state, start, duration, headline figure; for 
      stages and all figures; for `gc`, the garbage with its size, which --delete deletes.
 """
 
+import os
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -13,6 +14,7 @@ from cloze.answer import Answer, aligned
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import clock, say
+from cloze.artifacts.runtime.temporary import clear_left
 from cloze.flows.inventory import (
     KEEP_RUNS,
     Retention,
@@ -112,6 +114,8 @@ def gc(
         found = garbage(space, retention)
         if delete:
             remove_garbage(found)
+            for folder, _, _ in os.walk(space.local):
+                clear_left(folder)
     total = sum(item.size for item in found)
     lines = [f"{item.size / MEGABYTE:>10,.1f} MB  {item.path}  {item.reason}" for item in found]
     what = "deleted" if delete else "can be deleted (--delete)"

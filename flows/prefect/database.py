@@ -11,7 +11,6 @@ starts. A template that is missing or damaged is made again by the next server w
 import os
 import shutil
 import sqlite3
-import tempfile
 from contextlib import closing, suppress
 from importlib import metadata
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.temporary import temporary_directory, temporary_file
 
 NAME = "prefect.db"
 """Prefect's name for the database in PREFECT_HOME."""
@@ -53,9 +53,9 @@ def provide(home: Path) -> bool:
     if migrated and not file.exists():
         # Copied under another name and then linked, so that the name never stands for a part of the
         # file and never replaces a database.
-        with tempfile.NamedTemporaryFile(dir=home) as copied, suppress(OSError):
-            shutil.copyfile(template(), copied.name)
-            os.link(copied.name, file)  # unless another run has just done so
+        with temporary_file(str(home), mode=0o600) as copied, suppress(OSError):
+            shutil.copyfile(template(), copied)
+            os.link(copied, file)  # unless another run has just done so
     return bool(migrated) and _revision(file) == migrated
 
 
@@ -63,7 +63,7 @@ def keep(home: Path, file: Path) -> None:
     """Make the template `file` from the database in `home`, which has just been migrated."""
     with suppress(OSError, sqlite3.Error):  # the next server tries again
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        with temporary_directory(str(file.parent)) as folder:
             copied = os.path.join(folder, NAME)
             with closing(_opened(home / NAME)) as source, closing(sqlite3.connect(copied)) as copy:
                 # Also copies what is only in the write-ahead log yet.

@@ -20,7 +20,6 @@ import shutil
 import socket
 import stat
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +32,7 @@ from urllib.error import HTTPError, URLError
 from cloze.artifacts.errors import ClozeError, DiskFull, UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.processes import descendants
+from cloze.artifacts.runtime.temporary import temporary_file
 from cloze.flows.launchers.local import LocalJob, LocalLauncher
 from cloze.flows.locks import leased
 from cloze.flows.prefect import database
@@ -244,9 +244,9 @@ def kept_secret(file: Path) -> str:
             return file.read_text().strip()
     secret = f"cloze:{secrets.token_urlsafe(24)}"
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as written:  # mode 0600
-        written.write(secret + "\n")
-    os.replace(written.name, file)
+    with temporary_file(str(file.parent), mode=PRIVATE) as written:
+        Path(written).write_text(secret + "\n")
+        os.replace(written, file)
     return secret
 
 

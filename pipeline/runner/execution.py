@@ -26,6 +26,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import WORK
 from cloze.pipeline.config.settings import PipelineMachine
@@ -43,7 +44,8 @@ INLINE_MEGABYTES = 16.0
 second, in which one process finishes as much."""
 
 LONGEST_DIRECTORY = 70
-"""Bytes of the temporary directory's name; a Unix socket's address has 107 at most."""
+"""Bytes of the temporary directory's name; a Unix socket's address has 107 at most, of which the
+job's folder and the socket's name take 34."""
 
 POLL_SECONDS = 0.5
 
@@ -94,7 +96,7 @@ class Runner:
         size = progress.total if megabytes is None else megabytes
         alone = machine.workers == 1 or size <= INLINE_MEGABYTES
         inline = machine.worker_mode == "inline" or (machine.worker_mode == "auto" and alone)
-        with tempfile.TemporaryDirectory(prefix="cloze-job-", dir=scratch_parent()) as scratch:
+        with temporary_directory(scratch_parent()) as scratch:
             queue = WorkQueue(scratch, workers=1 if inline else machine.workers)
             # Made before any worker reports, so that reading it never fails.
             open(queue.reports, "wb").close()
@@ -180,7 +182,7 @@ def work_directory(output: str, *, workers_here: bool) -> Iterator[str]:
         os.makedirs(work, exist_ok=True)
         yield work
     elif workers_here:
-        with tempfile.TemporaryDirectory(prefix="cloze-work-") as work:
+        with temporary_directory() as work:
             yield work
     else:
         yield ""

@@ -19,7 +19,6 @@ several machines documents go through the engine's shuffle (beam_group_by_key.py
 import hashlib
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -33,6 +32,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.arrays import Int64s, UInt64s, list_values
 from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.results import HELDOUT, TRAIN
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.store import (
     WORK,
     all_finished,
@@ -287,8 +287,7 @@ def write_bucket(
             unknown_tokens=int(counts_V[job.unk_id]),
         )
         facts = {"split": group.split, "bucket": number, **asdict(statistics)}
-        scratch_here = tempfile.TemporaryDirectory(dir=job.scratch or None, prefix="bucket-")
-        with scratch_here as scratch, naming_full_disk(scratch):
+        with temporary_directory(job.scratch) as scratch, naming_full_disk(scratch):
             path = os.path.join(scratch, name)
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                 writer.write_table(table)

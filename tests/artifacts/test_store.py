@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import socket
 import tempfile
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from cloze.artifacts.store import (
     put_json,
     scratch_directory,
 )
+from tests.artifacts.test_temporary import left_by_a_killed_process
 
 
 @pytest.fixture(autouse=True)
@@ -257,8 +257,7 @@ def test_what_a_killed_process_left_is_removed_and_what_another_container_uses_i
     tmp_path.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     place = str(tmp_path) if output == "file" else "memory://store/tokens/a"
-    theirs = tmp_path / f"scratch.{socket.gethostname()}.999999999.abc"
-    theirs.mkdir()
+    theirs = left_by_a_killed_process(tmp_path)
     handle = os.open(theirs, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     with scratch_directory(place) as ours:

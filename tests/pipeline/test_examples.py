@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.tables import examples_schema
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.pipeline.examples import fill_examples, make_examples
+from tests.artifacts.test_temporary import left_by_a_killed_process
 from tests.pipeline.corpora import everything_twice
 from tests.pipeline.synthetic_tokens import (
     examples_table,
@@ -153,7 +153,7 @@ def test_every_way_to_run_gives_the_same_bytes(artifact, tokens, tmp_path, machi
     assert [entry.sha256 for entry in again.manifest.files] == [
         entry.sha256 for entry in artifact.manifest.files
     ]
-    assert not list(tmp_path.glob("scratch.*"))
+    assert not list(tmp_path.glob("cloze-*"))
 
 
 def test_a_bucket_made_twice_gives_the_same_bytes(artifact, tokens, tmp_path, monkeypatch):
@@ -192,10 +192,8 @@ def test_finished_files_are_kept_and_only_the_others_made(artifact, tokens, tmp_
 
 
 def test_what_a_killed_attempt_left_is_swept(tokens, tmp_path):
-    left = tmp_path / f"scratch.{socket.gethostname()}.999999999.abc"
-    elsewhere = tmp_path / "scratch.another-host.999999999.abc"
-    for directory in (left, elsewhere):
-        directory.mkdir()
+    left = left_by_a_killed_process(tmp_path)
+    elsewhere = left_by_a_killed_process(tmp_path, host="another-host")
     make_examples(examples_table(tokens, tmp_path, config=CONFIG), [])
     assert not left.exists()
     assert elsewhere.exists()
@@ -222,7 +220,7 @@ def test_a_full_disk_is_named_and_what_is_finished_stays(tokens, artifact, tmp_p
     assert re.search(r"error: .*: no room to write \(File too large; [\d,]+ MB free\)", errors)
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert make_examples(table, []).digest == artifact.digest
-    assert not list((tmp_path / "out").glob("scratch.*"))
+    assert not list((tmp_path / "out").glob("cloze-*"))
 
 
 def test_replaced_tokens_are_refused(tokens, tmp_path):
@@ -405,7 +403,7 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(
     assert again.returncode == 0, errors
     assert "files are finished already" in errors
     assert output.strip() == golden.digest
-    assert not list((tmp_path / "out").glob("scratch.*"))
+    assert not list((tmp_path / "out").glob("cloze-*"))
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["stage"] == "examples"
 
 

@@ -125,7 +125,7 @@ class TestSameBytes:
         assert not (output / "manifest.json").exists()
         digest, errors = started(table, tmp_path).communicate(timeout=PATIENCE)
         assert digest.strip() == golden.digest, errors
-        assert not list(output.glob("scratch.*"))
+        assert not list(output.glob("cloze-*"))
 
     def test_in_a_workspace_elsewhere(self, golden: Artifact, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "all.jsonl", TEXTS)

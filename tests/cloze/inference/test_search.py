@@ -282,16 +282,16 @@ def test_a_killed_index_starts_again(searched: Path) -> None:
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     store = searched / "runs" / "artifacts" / "vectors"
-    while not list(store.glob("*/scratch.*/passages.arrow")) and killed.poll() is None:
+    while not list(store.glob("*/cloze-*/passages.arrow")) and killed.poll() is None:
         time.sleep(0.001)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     assert not list(store.glob("*/manifest.json"))
-    assert list(store.glob("*/scratch.*"))
+    assert list(store.glob("*/cloze-*"))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)[0]["passages"]) == 5
-    assert not list(store.glob("*/scratch.*"))
+    assert not list(store.glob("*/cloze-*"))
 
 
 @pytest.mark.parametrize("name", ["vectors", "passages", "manifest"])

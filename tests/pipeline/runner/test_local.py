@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import pytest
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.progress import Progress
 from cloze.artifacts.runtime.children import WorkerKilled
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.pipeline.config.settings import PipelineMachine
 from cloze.pipeline.runner import execution
 from cloze.pipeline.runner.execution import Runner
@@ -292,3 +294,14 @@ def test_the_length_of_the_temporary_directory_counts_in_bytes(monkeypatch):
     for directory, expected in (("/12345678", "/12345678"), ("/üüüü567", "/tmp")):
         monkeypatch.setattr(tempfile, "tempdir", directory)  # 9 bytes; 8 letters in 12 bytes
         assert execution.scratch_parent() == expected
+
+
+def test_a_temporary_directory_of_the_longest_name_has_room_for_sockets(monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 4_194_304)  # Linux has no greater ones
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        longest = Path(short, "x" * (execution.LONGEST_DIRECTORY - len(f"{short}/") - 1))
+        longest.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(longest))
+        assert execution.scratch_parent() == str(longest)
+        with temporary_directory(str(longest)) as folder, socket.socket(socket.AF_UNIX) as one:
+            one.bind(f"{folder}/control")
