@@ -7,7 +7,7 @@ import decimal
 import io
 import json
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import duckdb
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from cloze.command import exit_code
 from cloze.model.finetune.finetune import make_trials
@@ -35,10 +36,21 @@ plain = st.text("ab \"',;|é0", max_size=8)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A fine-tuned classifier."""
-    folder = tmp_path_factory.mktemp("task")
-    table = [{"text_a": text, "label": text[0]} for text in ("a list", "b names") * 8]
+    labels = {"a list": "a", "b names": "b"}
+    return tuned(tmp_path_factory.mktemp("task"), "classification", labels)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model fine-tuned to predict numbers."""
+    return tuned(tmp_path_factory.mktemp("task"), "regression", {"a list": 1.0, "b names": 2.0})
+
+
+def tuned(folder: Path, kind: str, labels: Mapping[str, JsonValue]) -> str:
+    """A model that has seen the texts with these labels."""
+    table = [{"text_a": text, "label": label} for text, label in labels.items()] * 8
     files = {split: write_lines(folder / f"{split}.jsonl", table) for split in ("train", "dev")}
-    task = {"name": "first", "kind": "classification", "max_seq_length": 16, "epochs": 1, **files}
+    task = {"name": "first", "kind": kind, "max_seq_length": 16, "epochs": 1, **files}
     encoder = encoder_artifact(folder / "encoder", config=TINY)
     config = {"tasks": [task], "seeds": [0], "precision": "fp32", "save": "best"}
     fits = stage_table(
@@ -311,3 +323,30 @@ def test_rows_that_fit_into_no_table_and_a_full_disk_leave_the_file_as_it_was(
     assert f"error: {output}: no room to write" in capsys.readouterr().err
     assert output.read_text() == "precious"
     assert files_beside(source) == {"out.csv"}
+
+
+OWN = "text_a,probabilities\na list,mine\nb names,high\n"
+"""A table with a column of its user's that has the name of one of ours."""
+
+
+def test_a_column_called_probabilities_stays_where_none_are_predicted(
+    numbers: str, tmp_path: Path
+) -> None:
+    (tmp_path / "new.csv").write_text(OWN)
+    header, *rows = csv.reader(io.StringIO(printed(numbers, tmp_path / "new.csv")))
+    assert header == ["text_a", "probabilities", "prediction"]
+    assert [row[:2] for row in rows] == [["a list", "mine"], ["b names", "high"]]
+
+
+def test_a_column_called_probabilities_gives_way_to_the_predicted_ones_and_this_is_said(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text(OWN)
+    header, *rows = csv.reader(io.StringIO(printed(model, path)))
+    shares = ["probability a", "probability b"]
+    assert header == ["text_a", "prediction", "probability", *shares]
+    assert [row[0] for row in rows] == ["a list", "b names"]
+    assert [float(row[3]) + float(row[4]) for row in rows] == pytest.approx([1, 1], abs=1e-5)
+    said = f"{path}: its columns probabilities are replaced by those predicted"
+    assert said in capsys.readouterr().err
