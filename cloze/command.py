@@ -9,10 +9,9 @@ A subcommand's module is imported only when it runs. A user's mistake never prod
 
 import json
 import os
-import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
@@ -21,7 +20,7 @@ from cloze.answer import Answer, print_lines
 from cloze.artifacts.errors import ClozeError, explained, is_panic
 from cloze.artifacts.filesystem import UNDECODABLE
 from cloze.artifacts.progress import say
-from cloze.artifacts.runtime.program import Terminated
+from cloze.artifacts.runtime.program import Terminated, sigterm_raising
 
 OUR_PACKAGES = ("cloze",)
 
@@ -221,12 +220,11 @@ def exit_code(arguments: list[str]) -> int:
 
     Exceptions other than those handled here are bugs, and keep their traceback.
     """
+    with sigterm_raising() as is_terminated:
+        return _exit_code(arguments, is_terminated)
 
-    def terminate(signum: int, frame: FrameType | None) -> NoReturn:
-        raise Terminated
 
-    # As an exception, so that everything that is open is cleaned up.
-    signal.signal(signal.SIGTERM, terminate)
+def _exit_code(arguments: list[str], is_terminated: Callable[[], bool]) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -257,6 +255,8 @@ def exit_code(arguments: list[str]) -> int:
         message, code = failure(error)
     else:
         return answer.exit_code
+    if is_terminated():  # an error may come of it
+        message, code = failure(Terminated())
     say(f"error: {message}" if code in (1, 2) else message)
     if "--json" in arguments:
         with suppress(OSError):

@@ -11,8 +11,10 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -27,8 +29,47 @@ ORPHAN_SECONDS = 60
 """How long a program whose launcher is gone may take to exit after SIGTERM."""
 
 
+AGAIN_SECONDS = 0.05
+"""After which a SIGTERM that a library has swallowed is sent again."""
+
+
 class Terminated(BaseException):
     """Raised in the main thread on SIGTERM, so that `finally` blocks run."""
+
+
+@contextmanager
+def sigterm_raising() -> Iterator[Callable[[], bool]]:
+    """Let SIGTERM raise `Terminated` meanwhile; yields a function that says whether one has come.
+
+    Compiled code drops an exception where it cannot pass one on, and may go on with a wrong answer:
+    then the signal is sent again, and an error since the first one need not be true.
+    """
+    came: list[int] = []
+    repeated: list[threading.Timer] = []
+
+    def terminate(signum: int, frame: FrameType | None) -> NoReturn:
+        came.append(signum)
+        raise Terminated
+
+    def note_dropped(dropped: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(dropped.exc_value, Terminated):
+            report(dropped)
+            return
+        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+        again.daemon = True
+        repeated.append(again)
+        again.start()
+
+    # As an exception, so that everything that is open is cleaned up.
+    before, report = signal.signal(signal.SIGTERM, terminate), sys.unraisablehook
+    sys.unraisablehook = note_dropped
+    try:
+        yield lambda: bool(came)
+    finally:
+        for again in repeated:
+            again.cancel()
+        sys.unraisablehook = report
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def run_program(stage: StageFunction, arguments: list[str] | None = None) -> NoReturn:

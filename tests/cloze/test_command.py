@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cloze import command
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.runtime.program import Terminated
 from cloze.command import COMMANDS, EXTRA_WITH, exit_code
 from cloze.inspection import runs
@@ -256,6 +257,30 @@ command.main()
     assert running.returncode == code
     assert line.startswith(word)
     assert "run the same command to resume" in line
+
+
+class Swallowed:
+    """Drops an exception, as compiled code does where it cannot pass it on."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["and fails of it", "and goes on"])
+def test_a_library_that_swallows_a_signal_changes_neither_code_nor_message(
+    ends: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        Swallowed()
+        if ends:
+            raise UsageError("tuned.toml: name: expected a pattern")
+        time.sleep(60)
+
+    monkeypatch.setattr(command, "application", lambda: work)
+    before = signal.getsignal(signal.SIGTERM), sys.unraisablehook
+    assert exit_code(["plan"]) == 143
+    assert capsys.readouterr().err == "terminated; run the same command to resume\n"
+    assert (signal.getsignal(signal.SIGTERM), sys.unraisablehook) == before
 
 
 def test_doctor_finds_this_machine_healthy(cloze: Cloze) -> None:
