@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.progress import say
-from cloze.artifacts.runtime.temporary import temporary_directory
+from cloze.artifacts.runtime.temporary import clear_left, temporary_directory
 
 CType = type[ctypes.c_int64 | ctypes.c_void_p | ctypes.c_int | ctypes.c_float]
 """A type that a function takes or returns."""
@@ -126,6 +126,7 @@ def shared_library(*sources: Path, flags: Sequence[str]) -> Path | str:
             identity += sorted({line for line in lines if line.startswith(described)})
         digest = hashlib.sha256("\n".join(identity).encode()).hexdigest()
         path = cache_directory("kernels") / f"{digest[:16]}.so"
+        clear_left(str(path.parent))  # a compilation that was killed, and made by another since
         if _is_whole(path):
             return path
         compiler = shutil.which("gcc")
@@ -150,6 +151,8 @@ def shared_library(*sources: Path, flags: Sequence[str]) -> Path | str:
                     encoding="utf-8",
                     errors="replace",
                     timeout=COMPILE_SECONDS,
+                    # where its own temporary files go, which it leaves when it is killed
+                    env={**os.environ, "TMPDIR": folder},
                 )
             content = Path(linked).read_bytes()
             if not content.startswith(ELF):

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.progress import say
-from cloze.artifacts.runtime.temporary import temporary_directory, temporary_file
+from cloze.artifacts.runtime.temporary import clear_left, temporary_directory, temporary_file
 
 NAME = "prefect.db"
 """Prefect's name for the database in PREFECT_HOME."""
@@ -49,6 +49,7 @@ def provide(home: Path) -> bool:
     elif revision and not _is_known(revision):
         version = metadata.version("prefect")
         _set_aside(file, revision, f"was made by another version of Prefect than {version}")
+    clear_left(str(template().parent))  # a template that was never finished
     migrated = _revision(template())
     if migrated and not file.exists():
         # Copied under another name and then linked, so that the name never stands for a part of the

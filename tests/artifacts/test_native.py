@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from ctypes import c_float, c_int, c_int64, c_void_p
 from pathlib import Path
 
@@ -150,3 +151,26 @@ def test_without_a_folder_for_the_cache_the_slower_form_is_used(
     (tmp_path / "cache" / "cloze" / "kernels").write_text("a file where the folder would be")
     assert compiled(source) is None
     assert "using a slower implementation" in capfd.readouterr().err
+
+
+def test_what_a_killed_compilation_left_is_cleared_though_another_has_made_the_library(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's own temporary files are with ours."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    gcc(tmp_path, 'touch "$TMPDIR/cc2SGIub.s"; kill -9 $PPID')
+    pid = os.fork()
+    if not pid:
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        native.shared_library(source, flags=("-O3",))
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert not [*(tmp_path / "tmp").iterdir()]
+    kernels = tmp_path / "cache" / "cloze" / "kernels"
+    (left,) = kernels.iterdir()
+    left.rename(tmp_path / "left")
+    found = native.shared_library(source, flags=("-O3",))
+    (tmp_path / "left").rename(left)
+    assert native.shared_library(source, flags=("-O3",)) == found
+    assert [*kernels.iterdir()] == [found]
