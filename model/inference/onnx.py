@@ -17,12 +17,15 @@ encoder without heads, it is nDCG@10 of retrieving the second half of each text 
 """
 
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports to its maker
 
 import numpy as np
 import onnxruntime

@@ -39,7 +39,7 @@ wants_onnx = pytest.mark.skipif(not find_spec("onnxruntime"), reason="wants the 
 
 def program(*arguments: str) -> str:
     """Output of a separate program, to keep onnxruntime's threads out of pytest's process."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "ORT_DISABLE_TELEMETRY": "1"}
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -63,6 +63,17 @@ def sample(folder: Path) -> str:
     lines = (" ".join(words[(n + place) % 6] for place in range(12)) for n in range(12))
     Path("sample.txt").write_text("".join(f"{line} {n}\n" for n, line in enumerate(lines)))
     return "sample.txt"
+
+
+@wants_onnx
+def test_onnxruntime_reports_to_nobody_and_leaves_no_identity(tmp_path: Path) -> None:
+    """Its telemetry, silent in CI, begins with files for the session and the device."""
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    environment |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
+    environment |= {"PYTHONPATH": str(PROJECT)}
+    argv = [sys.executable, "-c", "import cloze.model.inference.onnx"]
+    subprocess.run(argv, env=environment, cwd=tmp_path, check=True)
+    assert [*tmp_path.rglob("*")] == []
 
 
 @wants_onnx
