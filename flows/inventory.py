@@ -22,7 +22,7 @@ from cloze.artifacts.digests import cached_digest_of_file
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
 from cloze.artifacts.stage import StageTable, read_stage_table
-from cloze.artifacts.store import FINISHED, Artifact, Store
+from cloze.artifacts.store import FINISHED, WORK, Artifact, Store
 from cloze.flows.workspace import Workspace, find_record, list_runs
 
 SEARCHED = ("vectors", "lexical_index", "vector_graph")
@@ -183,7 +183,12 @@ def garbage(workspace: Workspace, retention: Retention = KEEP_RUNS) -> list[Garb
             files = (*entry.manifest.files, *entry.manifest.records)
             # What the manifest explains; the rest of the folder is left over.
             named = {MANIFEST_NAME, FINISHED, *(file.stored_name.split("/")[0] for file in files)}
-            for name in sorted({*filesystem.list_names(entry.directory)} - named):
+            left = {*filesystem.list_names(entry.directory)} - named
+            # Records of its files stay, those of working files were to go when it was finished.
+            records = filesystem.join(entry.directory, FINISHED)
+            if WORK in filesystem.list_names(records):
+                left.add(f"{FINISHED}/{WORK}")
+            for name in sorted(left):
                 path = filesystem.join(entry.directory, name)
                 reason = f"left over from making {entry.stage}"
                 found.append(Garbage(path, filesystem.size_below(path), reason))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloze.artifacts.stage import InputRef, StageTable
-from cloze.artifacts.store import Artifact, commit, put_json
+from cloze.artifacts.store import WORK, Artifact, commit, put_json
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.inventory import Retention, ancestors, garbage, remove_garbage
@@ -67,13 +67,15 @@ def test_unfinished_work_of_a_run_is_kept_and_of_nobody_is_not(space: Workspace)
     assert found.reason == "unfinished artifact of tokens that no run refers to"
 
 
-def test_what_is_left_over_in_a_finished_artifact_goes_alone(space: Workspace) -> None:
+@pytest.mark.parametrize("name", ["checkpoints/step.safetensors", f"finished/{WORK}/part.json"])
+def test_what_is_left_over_in_a_finished_artifact_goes_alone(space: Workspace, name: str) -> None:
+    """Killed after its manifest was written, a stage leaves working files or records of them."""
     directory = next((space.local / "artifacts" / "tokens").iterdir())
     before = sorted(directory.rglob("*"))
-    (directory / "checkpoints").mkdir()
-    (directory / "checkpoints" / "step.safetensors").write_text("12345")
+    (directory / name).parent.mkdir()
+    (directory / name).write_text("12345")
     (found,) = garbage(space)
-    assert found.path == str(directory / "checkpoints")
+    assert found.path == str((directory / name).parent)
     remove_garbage([found])
     assert sorted(directory.rglob("*")) == before
 
