@@ -292,6 +292,11 @@ class Choice(Result):
     """The chosen approach on fewer rows; the last is on all rows of the training parts."""
 
 
+def trial_label(task: str, system: str, seed: int, point: str = "") -> str:
+    """The name of a trial among those of its run: of its files, and in `finetune.shortened`."""
+    return "-".join(filter(None, (task, system, str(seed), point)))
+
+
 class Trial(Result):
     """One fine-tuning run, without anything that depends on the clock, unless that ended it."""
 
@@ -367,9 +372,8 @@ class Trial(Result):
 
     @property
     def label(self) -> str:
-        """Its name among the trials of its run, as in `finetune.shortened`."""
-        point = f"-{self.point}" if self.point else ""
-        return f"{self.task}-{self.system}-{self.seed}{point}"
+        """As `trial_label`."""
+        return trial_label(self.task, self.system, self.seed, self.point)
 
     @property
     def merit(self) -> float:

@@ -116,7 +116,7 @@ def adapt(
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
     if not how.steps:
-        say_time_used(record, target.space(), minutes=how.minutes)
+        _say_time_used(record, target.space(), minutes=how.minutes)
     if "pairs" not in record.stages or "finetune" not in record.stages:
         return answer
     kept = keep_if_better(record, target.space(), folder=folder, questions=asked)
@@ -217,7 +217,7 @@ def _seconds_of_training(trial: Artifact) -> float:
     return trial.manifest.execution.get("training_seconds") or sum(recorded_seconds(trial).values())
 
 
-def say_time_used(record: RunRecord, space: Workspace, *, minutes: float) -> None:
+def _say_time_used(record: RunRecord, space: Workspace, *, minutes: float) -> None:
     """Say how long training took, and what the clock has changed."""
     stage = "pretrain" if "pretrain" in record.stages else "finetune"
     trained = record.stages.get(stage)
@@ -226,23 +226,16 @@ def say_time_used(record: RunRecord, space: Workspace, *, minutes: float) -> Non
     artifact = run_artifact(space, record.name, stage=stage)
     if stage == "pretrain":
         found = artifact.manifest.statistics
-        made = (
-            {f"{stage}.shortened": (found["steps"], found["shortened"])}
-            if ("shortened" in found)
-            else {}
-        )
+        made = [("", found.get("steps", 0), found.get("shortened", []))]
     else:
         trials = Trials.model_validate(artifact.read_json("trials.json")).trials
-        made = {
-            f'{stage}.shortened."{one.label}"': (one.steps, [list(cut) for cut in one.shortened])
-            for one in trials
-            if one.shortened
-        }
-    for place, (steps, shortened) in made.items():
-        say(
-            f"the time allowed {plural(steps, 'update')}, fewer than planned; the same encoder "
-            f"again, without a clock: minutes = 0 and {place} = {shortened}"
-        )
+        made = [(f'."{one.label}"', one.steps, list(map(list, one.shortened))) for one in trials]
+    for trial, steps, shortened in made:
+        if shortened:
+            say(
+                f"the time allowed {plural(steps, 'update')}, fewer than planned; the same encoder "
+                f"again, without a clock: minutes = 0 and {stage}.shortened{trial} = {shortened}"
+            )
 
 
 def prospects(run: RunConfig) -> str:

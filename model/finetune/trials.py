@@ -17,10 +17,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from cloze.artifacts import filesystem
-from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import say
-from cloze.artifacts.results import LabelError, TaskRecord, Trial
+from cloze.artifacts.results import LabelError, TaskRecord, Trial, trial_label
 from cloze.artifacts.rng import address
 from cloze.artifacts.store import WORK, finished_file, put_bytes, put_json
 from cloze.model.config import (
@@ -88,9 +88,8 @@ class TrialPlan:
 
     @property
     def label(self) -> str:
-        """As `Trial.label`."""
-        point = f"-{self.point}" if self.point else ""
-        return f"{self.task.name}-{self.system}-{self.seed}{point}"
+        """As that of its record, a `Trial`."""
+        return trial_label(self.task.name, self.system, self.seed, self.point)
 
     @property
     def name(self) -> str:
@@ -100,7 +99,7 @@ class TrialPlan:
     @property
     def logits(self) -> str:
         """File name of its logits, which an ensemble needs."""
-        return f"logits/{self.task.name}-{self.system}-{self.seed}.safetensors"
+        return f"logits/{trial_label(self.task.name, self.system, self.seed)}.safetensors"
 
     @property
     def title(self) -> str:
@@ -188,11 +187,18 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
             for seed in config.seeds:
                 yield TrialGroup((TrialPlan(problem, trained, initialisation, seed, feature),))
 
-    return tuple(
+    planned = tuple(
         group
         for problem, initialisation in product(problems, config.initialisations)
         for group in groups(problem, initialisation)
     )
+    known = [plan.label for group in planned for plan in group.plans]
+    if unknown := sorted(config.shortened.keys() - set(known)):
+        raise UsageError(
+            f"finetune.shortened: {unknown[0]}: no trial of this run; expected one of "
+            f"{', '.join(known)}"
+        )
+    return planned
 
 
 def grid_points(plan: TrialPlan, grid: GridConfig) -> tuple[TrialPlan, ...]:
@@ -537,7 +543,7 @@ class TrialRunner:
 
 
 def _left(trial: Trial) -> str:
-    return f"{WORK}/{trial.task}-{trial.system}-{trial.seed}.safetensors"
+    return f"{WORK}/{trial_label(trial.task, trial.system, trial.seed)}.safetensors"
 
 
 def with_predicted_logits(plan: TrialPlan, chosen: Chosen, result: TrialResult) -> TrialResult:

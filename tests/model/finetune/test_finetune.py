@@ -190,6 +190,8 @@ def test_trials_share_the_time_and_their_records_repeat_them(
     assert limited.manifest.statistics["steps"] == 4
     again = fit("again", shortened={one.label: one.shortened for one in trials})
     assert again.digest == limited.digest
+    with pytest.raises(UsageError, match=r"finetune.shortened: tag-pretrained-0: no trial of this"):
+        fit("mistyped", shortened={"tag-pretrained-0": [(1, 1)]})
     # a model that is trained again for its weights ends where its trial ended
     (tmp_path / "limited" / "manifest.json").unlink()
     capsys.readouterr()
