@@ -185,6 +185,18 @@ def test_a_baseline_that_wins_is_named_in_the_first_sentences(summary: Summary) 
     )
 
 
+def test_text_that_runs_from_right_to_left_does_not_turn_the_figures_beside_it(
+    summary: Summary,
+) -> None:
+    (filled,) = summary.sentences
+    guess = filled.guesses[0].model_copy(update={"words": ("مرحبا", "أهلا")})
+    arabic = filled.model_copy(update={"sentence": "قال [MASK] .", "guesses": (guess,)})
+    page = render(summary.model_copy(update={"sentences": (arabic,)}))
+    assert '<p dir="auto">قال ' in page
+    assert re.search(r"<bdi>مرحبا</bdi><small>[^<]*%</small>", page)
+    assert page.count("مرحبا") == page.count("<bdi>مرحبا</bdi>") + page.count('title="مرحبا')
+
+
 def test_an_encoder_that_started_from_another_says_so_first(summary: Summary) -> None:
     started = {**summary.configuration, "pretrain": {"init": "google/bert"}}
     first = lede(summary.model_copy(update={"configuration": started}))[0]
