@@ -423,7 +423,7 @@ class DedupStage(StageConfig):
 
     stage: ClassVar[str] = "dedup"
     program: ClassVar[str] = "cloze.pipeline.dedup"
-    format_version: ClassVar[int] = 5
+    format_version: ClassVar[int] = 6
 
     seed: int
     """The run's seed: it selects the held-out documents, which are kept in preference to others."""
@@ -440,7 +440,7 @@ class VocabularyStage(StageConfig):
 
     stage: ClassVar[str] = "vocabulary"
     program: ClassVar[str] = "cloze.pipeline.vocabulary"
-    format_version: ClassVar[int] = 7
+    format_version: ClassVar[int] = 8
 
     seed: int
     """The run's seed: it draws the sample, and the held-out documents that are excluded from it."""
@@ -457,7 +457,7 @@ class TokensStage(StageConfig):
 
     stage: ClassVar[str] = "tokens"
     program: ClassVar[str] = "cloze.pipeline.tokens"
-    format_version: ClassVar[int] = 7
+    format_version: ClassVar[int] = 8
 
     seed: int
     """The run's seed: it draws the held-out documents."""

@@ -16,7 +16,7 @@ import codecs
 import html
 import re
 from collections.abc import Callable, Iterator
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 import numpy as np
 
@@ -58,6 +58,9 @@ _REMOVED_ELEMENTS = (
 _EMPTY_ELEMENT = re.compile(rf"<(?:{_REMOVED_ELEMENTS})\b[^<>]*?/>", re.IGNORECASE)
 _OPENING = re.compile(rf"<({_REMOVED_ELEMENTS})\b[^<>]*>", re.IGNORECASE)
 _CLOSING = re.compile(rf"</({_REMOVED_ELEMENTS})\s*+>", re.IGNORECASE)
+_CODE = re.compile(r"<code\b[^<>]*>((?:[^<\n]|</?nowiki\s*/?>)*+)</code\s*>", re.IGNORECASE)
+_CODE_LINE = re.compile(rf"^[ \t]*(?:{_CODE.pattern}[ \t]*)+$", re.MULTILINE | re.IGNORECASE)
+"""Code on a single line; within a sentence it is a word of it."""
 _TEMPLATE = re.compile(r"\{\{(?:[^{}]|\{(?!\{)|\}(?!\}))*\}\}")
 _TABLE = re.compile(r"\{\|(?:(?!\{\||\|\}).)*\|\}", re.DOTALL)
 _LINK = re.compile(r"\[\[([^\[\]]*)\]\]")
@@ -75,14 +78,30 @@ _VARIANT = re.compile(r"(?:^|;)\s*(?:[a-z-]+=>)?zh(?:-[a-z]+)?\s*:\s*([^;]*)")
 _BOLD_SIGN = re.compile(r"^(?=(?:'{2,}+|\[\[)++[*#:;|!])", re.MULTILINE)
 _KEPT = "\ue000"
 """Marks a line that begins with a sign in bold or in a link, which makes no list of it."""
-_CONVERSIONS = ("convert", "cvt")
+_FIRST_SHOWN = (
+    "nowrap|nobr|nobreak|small|big|abbr|val|nihongo|visible anchor|vanchor|"
+    "quote|blockquote|quotation|cquote"
+)
+_LAST_SHOWN = "w|lang|lang-[a-z-]++|transl|transliteration"
+_NAME_SHOWN = "ill|interlanguage link"
+_CONVERSIONS = "convert|cvt"
 _INLINE_TEMPLATE = re.compile(
-    r"\{\{\s*+(convert|cvt|nowrap|nobr|nobreak|small|big|abbr|ill|interlanguage link|val|nihongo|w"
-    r"|visible anchor|vanchor)\s*+\|([^{}]*+)\}\}",
+    rf"\{{\{{\s*+(?:(?P<conversion>{_CONVERSIONS})|(?P<name>{_NAME_SHOWN})|(?P<last>{_LAST_SHOWN})"
+    rf"|{_FIRST_SHOWN}|(?P<number>formatnum:[^{{}}|]*+))\s*+(?P<values>(?:\|[^{{}}]*+)?)\}}\}}",
     re.IGNORECASE,
 )
-"""Templates within sentences, which show their first value, or a number with its unit."""
-_RANGE = re.compile(r"[-–]|[-+]?[\d.,/]+(?:e[-+]?\d+)?|to|and|or|by|x|×|\+/-|±")
+"""Templates within sentences, which show a number with its unit, the first value that is not the
+code of a language, the last value, the first one, or a number."""
+_VALUE = re.compile(r"\|((?:[^|\[]|\[\[[^\[\]]*+\]\]|\[)*+)")
+"""A value of a template; a link in it may contain bars."""
+_LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(?:-[a-z]{2,12})*")
+_RANGE = re.compile(
+    r"[-–]|[-+]?[\d.,/]+(?:e[-+]?\d+)?|(?:to|and|by|or)(?:\([-–]\))?|to about|x|×|\+/-|±"
+)
+_POWER = re.compile(r"e(3|6|9|12)(?=[a-z])")
+_POWERS = {"3": "thousand ", "6": "million ", "9": "billion ", "12": "trillion "}
+_ROW = re.compile(r"^[ \t]*<t[dhr]\b", re.MULTILINE | re.IGNORECASE)
+"""Rows and cells of a table whose element is never closed."""
 _QUOTES = re.compile(r"''+")
 _LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
@@ -195,13 +214,12 @@ def plain_text(wikitext: str, *, media: str = _MEDIA) -> str:
         shown = label.rpartition("|")[2] if bar else target.lstrip(" :")
         return shown or target.rpartition(":")[2]
 
-    # The order matters: comments may contain anything; templates that show words come before those
-    # that are removed; tables contain links, and links end up as text, of which tags, quotation
-    # marks and lists remain to be removed.
+    # The order matters: comments may contain anything; tables contain links, and links end up as
+    # text, of which tags, quotation marks and lists remain to be removed.
     text = _COMMENT.sub("", wikitext)
+    text = _CODE.sub(r"\1", _CODE_LINE.sub("", text)) if "<code" in text else text
     text = without_elements(_EMPTY_ELEMENT.sub("", text))
-    text = _inside_out(_INLINE_TEMPLATE, _template_text, text)
-    text = _inside_out(_TEMPLATE, "", text)
+    text = _without_templates(text)
     text = _VARIANTS.sub(_variant_text, text) if "-{" in text else text
     text = _inside_out(_TABLE, "", text)
     text = _BOLD_SIGN.sub(_KEPT, _INTERLANGUAGE.sub("", text))
@@ -209,7 +227,8 @@ def plain_text(wikitext: str, *, media: str = _MEDIA) -> str:
     end = text.rfind("]") + 1  # brackets opened after it are never closed
     text = _EXTERNAL_LINK.sub(r"\1", text[:end]) + text[end:]
     text = _QUOTES.sub("", _SWITCH.sub("", text))
-    text = _TAG.sub("", _LINE_BREAK.sub("\n", text))
+    text = _LINE_BREAK.sub("\n", text)
+    text = _TAG.sub("", _ROW.sub("|<t", text) if "<" in text else text)
     text = _HOLES.sub(lambda hole: "" if hole[0].endswith(")") else "(", text)
     lines = ((line, line.strip()) for line in text.split("\n"))
     return "\n".join(
@@ -219,15 +238,37 @@ def plain_text(wikitext: str, *, media: str = _MEDIA) -> str:
     ).replace(_KEPT, "")
 
 
+def _without_templates(text: str) -> str:
+    """Replace templates, the innermost first, by what they show."""
+    for _ in range(_MAX_NESTING):
+        shown = _inside_out(_INLINE_TEMPLATE, _template_text, text)
+        text, count = _TEMPLATE.subn("", shown)
+        if not count:
+            break
+    return text
+
+
 def _template_text(template: re.Match[str]) -> str:
     """What a template within a sentence shows."""
-    # `name=value` sets a parameter and shows nothing.
-    values = [value.strip() for value in template[2].split("|") if "=" not in value]
-    if template[1].lower() not in _CONVERSIONS:
-        return values[-1 if template[1] == "w" else 0] if values else ""
+    if number := template["number"]:
+        return number.partition(":")[2].strip()
+    # `name=value` sets a parameter and shows nothing, but a link's words may have the sign.
+    values = [
+        value.strip()
+        for value in _VALUE.findall(template["values"])
+        if "=" not in value or "=" not in _LINK.sub("", value)
+    ]
+    if template["name"]:
+        values = list(dropwhile(_LANGUAGE_CODE.fullmatch, values))
+    if not values:
+        return ""
+    if not template["conversion"]:
+        return values[-1 if template["last"] else 0]
     # `{{convert|3|to|5|km}}`: the numbers and words of a range, then the unit.
     numbers = list(takewhile(_RANGE.fullmatch, values))
-    return " ".join([*numbers, *values[len(numbers) : len(numbers) + 1]])
+    words = (word.removesuffix("(-)").removesuffix("(–)") for word in numbers)
+    unit = values[len(numbers) : len(numbers) + 1]
+    return " ".join([*words, *(_POWER.sub(lambda power: _POWERS[power[1]], text) for text in unit)])
 
 
 def _variant_text(variants: re.Match[str]) -> str:

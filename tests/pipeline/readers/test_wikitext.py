@@ -32,7 +32,7 @@ from cloze.pipeline.readers.wikipedia import (
         ("== Heading ==\nText.\n=== Deeper ===\n", "Text."),
         ("* list\n# numbered\n: indented\n; term\nText.", "Text."),
         ("a<br/>b<br>c <small>small</small> <math>x^2</math>.", "a\nb\nc small ."),
-        ("Name ({{lang|el|x}}) and ( , ) and (; b).", "Name  and  and (b)."),
+        ("Name ({{IPA|el|x}}) and ( , ) and (; b).", "Name  and  and (b)."),
         ("{{unclosed Text.\nNext paragraph.", "{{unclosed Text.\nNext paragraph."),
         ("__NOTOC__Text.", "Text."),
         ("He met [[:en:Hi|Hi]], a [[w:Dog|dog]], [[Re:Zero]].", "He met Hi, a dog, Re:Zero."),
@@ -44,6 +44,28 @@ from cloze.pipeline.readers.wikipedia import (
         ("{{convert|5|km|mi}} or {{cvt|5|to|10|kg|abbr=on}}.", "5 km or 5 to 10 kg."),
         ("In {{w|nuclear power|power plants}}.", "In power plants."),
         ("A {{nowrap|whole {{abbr|no.|number}}}}.{{cite|x}}", "A whole no.."),
+        (
+            "{{Convert|60|and(-)|80|kg}} of 22 {{cvt|22|e6acre|km2}}.",
+            "60 and 80 kg of 22 22 million acre.",
+        ),
+        ("{{formatnum:18}} °C, {{formatNum: 1000 }}.", "18 °C, 1000."),
+        (
+            "Is ''{{lang|ar|الله}}'' ({{transl|ar|ALA|Allāh}}, {{lang-he|אל}}).",
+            "Is الله (Allāh, אל).",
+        ),
+        ("[[Insha'Allah|{{lang|ar|إن شاء الله|dir=rtl}}]] means so.", "إن شاء الله means so."),
+        ("The {{ill|de|Gotha}} and {{ill|Ernst|de|Ernst (Herzog)}}.", "The Gotha and Ernst."),
+        ("A {{nowrap|[[a|b]] and [[c=d|e]]}} here.", "A b and e here."),
+        (
+            "He wrote {{quote|Ideas of [[A B|B]]{{cite|x}} spread.|author=C}} then.",
+            "He wrote Ideas of B spread. then.",
+        ),
+        (
+            "The <code>name</code> of a <code><nowiki>[x]</nowiki></code> is set.",
+            "The name of a [x] is set.",
+        ),
+        ("Run:\n<code>rm -r a</code>\n<code>\nfor\n</code>\nDone.", "Run:\nDone."),
+        ("<tr><td>87 km<td>33 mi\n  <TH align=left>Length\nText <td>here.", "Text here."),
         ("", ""),
     ],
 )
@@ -132,12 +154,20 @@ def test_linear_parsing_finds_what_the_obvious_patterns_find(text: str) -> None:
         "{{convert|",
         "{{convert|5|",
         "zh:",
+        "<code",
+        "<code>",
+        "<code>a",
+        "<code>a</code>",
+        "<td",
+        "{{w|",
+        "{{w|[[a|",
     ],
 )
 def test_no_markup_takes_longer_than_in_proportion_to_its_length(piece: str) -> None:
     text = piece * (100_000 // len(piece)) + "x"
     began = time.process_time()
     plain_text(text)
+    plain_text("{{w|" + text.replace("{", "").replace("}", "") + "}}")
     plain_text("=" * len(text) + "x")
     plain_text("(" + " " * len(text))
     wikitext_of(text.encode())
