@@ -301,6 +301,8 @@ def task_data(task: TaskConfig, place: str) -> ExternalInput:
     named = {part: getattr(task, part) for part in TASK_SPLITS}
     named.update({f"more.{name}": path for name, path in task.more.items()})
     named["weights"] = task.weights
+    named["collection.passages"] = task.collection.passages
+    named["collection.queries"] = task.collection.queries
     files = {
         f"{place}.{part}": path
         for part, path in named.items()

@@ -584,6 +584,26 @@ class RerankingConfig(Config):
     scores are log-odds of relevance."""
 
 
+class CollectionConfig(Config):
+    """Passages, and queries, that rows name by an id: BEIR's layout (Thakur et al. 2021)."""
+
+    passages: str = ""
+    """File with the columns `_id`, `text` and, optionally, `title`, such as BEIR's corpus.jsonl.
+    The rows of a task are then judgments, such as qrels/test.tsv: columns `query-id`, `corpus-id`
+    and, optionally, `score`, a grade, of which those above 0 are relevant. `retrieval` ranks all
+    passages on dev and test, whether or not a row names them."""
+
+    queries: str = ""
+    """File with the columns `_id` and `text`, such as BEIR's queries.jsonl; empty: the rows contain
+    the queries themselves, in a column `query`."""
+
+    @model_validator(mode="after")
+    def _has_passages(self) -> "CollectionConfig":
+        if self.queries and not self.passages:
+            raise ValueError("queries without passages; name the file of passages as well")
+        return self
+
+
 class NegativesConfig(Config):
     """Hard negatives of `retrieval` and `reranking` tasks, mined before fine-tuning.
 
@@ -616,7 +636,7 @@ Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]
 
 FIELDS_OF_ROWS = (
     *("name", "kind", "train", "dev", "dev_share", "test", "more", "columns", "test_columns"),
-    *("skip_short_rows", "weights", "train_examples"),
+    *("skip_short_rows", "weights", "train_examples", "collection"),
 )
 """Fields of a task that say where its rows are."""
 
@@ -708,6 +728,9 @@ class TaskConfig(Config):
     reranking: RerankingConfig = RerankingConfig()
     """`reranking`: candidates and loss."""
 
+    collection: CollectionConfig = CollectionConfig()
+    """`retrieval`, `reranking`: the texts that the rows name by id."""
+
     batch_size: int = Field(default=32, ge=1, le=1 << 24)
     """Examples per step (paper, A.3: 16 or 32)."""
 
@@ -739,6 +762,10 @@ class TaskConfig(Config):
         # all classification families have the word in their names
         if self.class_weights != "none" and "classification" not in self.kind:
             raise ValueError(f"class_weights applies to classification tasks, not to {self.kind}")
+        if self.collection.passages and self.kind not in RANKING_KINDS:
+            raise ValueError(
+                f"collection applies to {' and '.join(RANKING_KINDS)} tasks, not to {self.kind}"
+            )
         if self.thresholds and len(self.thresholds) != len(self.labels):
             raise ValueError(
                 f"thresholds: {len(self.thresholds)} for {len(self.labels)} labels; give one for "

@@ -145,7 +145,7 @@ def _of_pairs(pairs: Artifact) -> Evidence:
     for split in ("dev", "test"):
         path = pairs.path(f"retrieval/{split}.jsonl")
         texts = RankingTexts(read_table(path, Wanted(required=("query", "passage"))))
-        relevant = tuple(dict.fromkeys(sorted(numbers), 1.0) for numbers in texts.relevant)
+        relevant = tuple(dict(sorted(grades.items())) for grades in texts.relevant)
         name = f"held-out pairs ({split})"
         sets.append(QuestionSet(name, tuple(texts.queries), tuple(texts.passages), relevant))
     return Evidence(*sets)

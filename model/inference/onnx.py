@@ -327,7 +327,7 @@ def text_halves(texts: Sequence[str], tokenizer: SubwordTokenizer, *, longest: i
             vectors.update(zip(rows.tolist(), functional.normalize(states, dim=-1), strict=True))
         every_NH = torch.stack([vectors[row] for row in range(len(sequences))]).numpy()
         queries, passages = np.split(every_NH, 2)
-        relevant = [{row} for row in range(len(queries))]
+        relevant = [{row: 1.0} for row in range(len(queries))]
         ranked = best_passages(queries, passages)
         return measure_ranking(["ndcg@10"], ranked, relevant)["ndcg@10"]
 

@@ -12,7 +12,7 @@ itself, as in reranking.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from cloze.model.inference.load import Model, model_of, read_sentence_encoder
 from cloze.model.retrieval.fusion import best_rows
 from cloze.model.retrieval.lexical_index import FILES, LexicalIndex, write_lexical_index
 from cloze.model.retrieval.passage_index import Vectors, cosines
+from cloze.model.tasks.files.judgments import GRADE
 from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_tables
 from cloze.model.tasks.ranking import RankingTexts
@@ -151,7 +152,7 @@ def _of_row(
     cosines_P: Vectors,
     rankings_P: Sequence[Vectors],
     own: int,
-    relevant: set[int],
+    relevant: Mapping[int, float],
     config: NegativesConfig,
 ) -> Mined:
     """The best of each ranking in turn, among what is clearly less close than the row's own."""
@@ -174,12 +175,12 @@ def _lines(
     rows: TaskTable, texts: RankingTexts, mined: Sequence[Mined]
 ) -> Iterator[dict[str, JsonValue]]:
     """The rows of a split with their negatives."""
-    documents = rows.columns.get("document")
+    others = {name: rows.columns[name] for name in ("document", GRADE) if rows.has(name)}
     for row, (line, one) in enumerate(zip(texts.lines, mined, strict=True)):
         query, passage, *own = line
         negatives = dict.fromkeys(chain(own, (texts.passages[number] for number in one.passages)))
-        document = {"document": documents[row]} if documents else {}
-        yield {"query": query, "passage": passage, "negatives": [*negatives], **document}
+        kept = {name: cells[row] for name, cells in others.items()}
+        yield {"query": query, "passage": passage, "negatives": [*negatives], **kept}
 
 
 if __name__ == "__main__":

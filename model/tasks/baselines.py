@@ -133,13 +133,20 @@ def bm25(train: TaskTable) -> Predict:
         index = bm25s.BM25(backend="numpy")
         index.index([*map(search_terms, texts.passages)], show_progress=False)
         queries = map(search_terms, texts.queries)
-        # The library's own ranking breaks ties arbitrarily, as of passages without any query word.
-        # A query of single letters has no words at all.
+        # The library's own ranking breaks ties arbitrarily. A query of single letters has no words.
         scores = (
             index.get_scores(query) if query else np.zeros(len(texts.passages)) for query in queries
         )
-        orders = [np.argsort(-found, kind="stable")[:DEPTH].tolist() for found in scores]
-        return [{"text": texts.passages[order[0]], "ranked": [order]} for order in orders]
+        # Passages without any query word are not ranked: relevant ones, which have the smallest
+        # numbers, would be the first of them.
+        orders = (
+            np.argsort(-found, kind="stable")[: min(DEPTH, np.count_nonzero(found > 0))].tolist()
+            for found in scores
+        )
+        return [
+            {"text": texts.passages[order[0]] if order else "", "ranked": [order]}
+            for order in orders
+        ]
 
     return ranked
 

@@ -21,6 +21,7 @@ from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import FAMILIES, RANKING_KINDS, ChoiceConfig, TaskConfig
 from cloze.model.tasks.base import Problem
+from cloze.model.tasks.files.judgments import GRADE, read_collection
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
 
@@ -104,6 +105,9 @@ def load_tables(
     tables = {
         split: read_split(config, split, path) for split, path in task_paths(config, labels).items()
     }
+    collection = read_collection(config.collection)
+    if collection:
+        tables = {split: collection.joined(table) for split, table in tables.items()}
     for table in (tables[split] for split in ("train", "dev") if split in tables):
         name = family.label_column
         if not table.has(name):
@@ -127,13 +131,16 @@ def load_tables(
         sample = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
         whole = tables["train"]
         tables["train"] = replace(sample, whole=whole, remarks=whole.remarks)
+    if collection and config.kind == "retrieval":
+        others = tables.keys() - {"train"}
+        tables |= {split: collection.whole(tables[split]) for split in others}
     return tables
 
 
 def mined_tables(config: TaskConfig, mined: Artifact) -> dict[str, TaskTable]:
     """The splits of a task in an artifact of the stage `negatives`."""
     family, folder = family_of(config.kind), f"{config.name}/"
-    wanted = Wanted(required=family.required, optional=family.optional)
+    wanted = Wanted(required=family.required, optional=(*family.optional, GRADE))
     names = [one.name for one in mined.manifest.files if one.name.startswith(folder)]
     found = {
         name.removeprefix(folder).removesuffix(".jsonl"): read_table(mined.path(name), wanted)
@@ -264,11 +271,17 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
 def wanted_columns(config: TaskConfig, split: str) -> Wanted:
     """The columns that the task needs from the file of a split."""
     family = family_of(config.kind)
+    names = (split.startswith("test") and config.test_columns) or config.columns
+    # If a text may have several labels, each of them may be a column of its own.
+    optional = family.optional if family.exclusive else (*family.optional, *config.labels)
+    if config.collection.passages:
+        query = {"query": "query-id"} if config.collection.queries else {}
+        names = {**query, "passage": "corpus-id", GRADE: "score", **names}
+        optional = (*optional, GRADE)
     return Wanted(
         required=family.required,
-        # If a text may have several labels, each of them may be a column of its own.
-        optional=family.optional if family.exclusive else (*family.optional, *config.labels),
-        names=(split.startswith("test") and config.test_columns) or config.columns,
+        optional=optional,
+        names=names,
         skip_short_rows=config.skip_short_rows,
         sentences=config.kind == "tagging",
     )

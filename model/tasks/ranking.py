@@ -1,14 +1,14 @@
 """Queries with relevant passages: what retrieval and reranking have in common.
 
 In:  columns query and passage, one matching pair per row; `negatives`, a list of hard negatives
-     (or `negative`, `negative_1`, … with one each).
+     (or `negative`, `negative_1`, … with one each); `grade`, 1 without it.
 Out: the texts of each split, and scores of rankings.
 
-Scored by nDCG, recall and reciprocal rank, each at a cut-off. Relevance is binary: a hit at rank r
-gains 1 / log2(r + 1) (Järvelin and Kekäläinen 2002). MRR@10 is MS MARCO's.
+Scored by nDCG, recall and reciprocal rank, each at a cut-off. A hit at rank r gains its grade
+/ log2(r + 1) (Järvelin and Kekäläinen 2002). MRR@10 is MS MARCO's.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import well_formed
 from cloze.model.tasks.base import Gold, GroupedProblem, Prediction
+from cloze.model.tasks.files.judgments import GRADE
 from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
-Hits = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 DEPTH = 100
 """Number of ranks kept for every query."""
@@ -66,11 +67,13 @@ class RankingTexts:
         """Distinct queries, in the order in which they first occur."""
 
         number = {text: index for index, text in enumerate(self.passages)}
-        by_query: dict[str, set[int]] = {query: set() for query in self.queries}
-        for line in self.lines:
-            by_query[line[0]].add(number[line[1]])
+        grades = table.columns.get(GRADE, [1.0] * len(self.lines))
+        by_query: dict[str, dict[int, float]] = {query: {} for query in self.queries}
+        for (query, passage, *_), grade in zip(self.lines, grades, strict=True):
+            graded, own = by_query[query], number[passage]
+            graded[own] = max(float(str(grade)), graded.get(own, 0.0))
         self.relevant = list(by_query.values())
-        """Numbers of the relevant passages of each query."""
+        """Numbers of the relevant passages of each query, with their grades."""
 
         # One numbering for all texts of the split, so that equal texts are recognised across rows.
         numbers: dict[str, int] = {}
@@ -122,28 +125,29 @@ def rankings_of(prediction: Prediction) -> list[list[int]]:
     return [[int(str(number)) for number in one] for one in ranked if isinstance(one, list)]
 
 
-def ndcg(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
+def ndcg(gains_QR: Floats, grades_Q: Sequence[Floats], count: int) -> float:
     """Discounted cumulative gain of the first `count` ranks, divided by the ideal one."""
     discounts_R = 1 / np.log2(np.arange(count) + 2)
-    gains_Q = hits_QR[:, :count] @ discounts_R[: hits_QR.shape[1]]
-    # The ideal ranking has all relevant passages first.
-    best_Q = np.cumsum(discounts_R)[np.minimum(relevant_Q, count) - 1]
-    return float(np.mean(gains_Q / best_Q))
+    gains_Q = gains_QR[:, :count] @ discounts_R[: gains_QR.shape[1]]
+    # The ideal ranking has all relevant passages first, the highest grades before the others.
+    best_Q = [np.sort(grades)[::-1][:count] @ discounts_R[: len(grades)] for grades in grades_Q]
+    return float(np.mean(gains_Q / np.array(best_Q)))
 
 
-def recall(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
+def recall(gains_QR: Floats, grades_Q: Sequence[Floats], count: int) -> float:
     """Share of a query's relevant candidates among the first `count` ranks."""
-    return float(np.mean(hits_QR[:, :count].sum(1) / relevant_Q))
+    found_Q = np.count_nonzero(gains_QR[:, :count], axis=1)
+    return float(np.mean(found_Q / np.array([len(grades) for grades in grades_Q])))
 
 
-def reciprocal_rank(hits_QR: Hits, relevant_Q: NDArray[np.int64], count: int) -> float:
+def reciprocal_rank(gains_QR: Floats, grades_Q: Sequence[Floats], count: int) -> float:
     """1 / rank of the first hit; 0 without a hit among the first `count` ranks."""
-    first = hits_QR[:, :count]
+    first = gains_QR[:, :count] > 0
     # argmax is 0 without any hit, hence the mask.
     return float(np.mean(first.any(1) / (first.argmax(1) + 1)))
 
 
-RANKING_METRICS: dict[str, Callable[[Hits, NDArray[np.int64], int], float]] = {
+RANKING_METRICS: dict[str, Callable[[Floats, Sequence[Floats], int], float]] = {
     "ndcg": ndcg,
     "recall": recall,
     "mrr": reciprocal_rank,
@@ -151,16 +155,21 @@ RANKING_METRICS: dict[str, Callable[[Hits, NDArray[np.int64], int], float]] = {
 
 
 def measure_ranking(
-    metrics: Sequence[str], ranked: Sequence[Sequence[int]], relevant: Sequence[Collection[int]]
+    metrics: Sequence[str],
+    ranked: Sequence[Sequence[int]],
+    relevant: Sequence[Mapping[int, float]],
 ) -> dict[str, float]:
-    """Every named metric: `ndcg@10`, `recall@1`, `mrr@10`, any rank up to `DEPTH`."""
-    deepest = max(map(len, ranked))
-    hits_QR = np.zeros((len(ranked), deepest), np.bool_)
+    """Every named metric: `ndcg@10`, `recall@1`, `mrr@10`, any rank up to `DEPTH`.
+
+    ranked: for each query the numbers of passages, best first.
+    relevant: for each query the grades of its relevant passages, by number.
+    """
+    gains_QR = np.zeros((len(ranked), max(1, *map(len, ranked))))
     for query, (candidates, wanted) in enumerate(zip(ranked, relevant, strict=True)):
-        hits_QR[query, : len(candidates)] = np.isin(candidates, list(wanted))
-    relevant_Q = np.array([len(wanted) for wanted in relevant])
+        gains_QR[query, : len(candidates)] = [wanted.get(number, 0.0) for number in candidates]
+    grades_Q = [np.array([*wanted.values()]) for wanted in relevant]
     found = {}
     for name in metrics:
         metric, _, count = name.partition("@")
-        found[name] = RANKING_METRICS[metric](hits_QR, relevant_Q, int(count))
+        found[name] = RANKING_METRICS[metric](gains_QR, grades_Q, int(count))
     return found

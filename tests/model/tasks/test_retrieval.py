@@ -148,7 +148,7 @@ def test_a_head_of_its_own_is_refused_for_vectors() -> None:
 
 def test_a_single_query_scores_what_paper_and_pencil_say() -> None:
     found = measure_ranking(
-        ["ndcg@3", "recall@1", "recall@3", "mrr@10", "mrr@1"], [[7, 3, 5, 9]], [{3, 9}]
+        ["ndcg@3", "recall@1", "recall@3", "mrr@10", "mrr@1"], [[7, 3, 5, 9]], [{3: 1.0, 9: 1.0}]
     )
     assert found == {
         "ndcg@3": pytest.approx((1 / np.log2(3)) / (1 + 1 / np.log2(3))),
@@ -166,12 +166,14 @@ def test_ndcg_is_scikit_learns_for_any_ranking_and_any_number_of_right_ones() ->
     for row in gold:
         row[rng.choice(40, rng.integers(1, 15), replace=False)] = 1
     ranked = np.argsort(-scores, axis=1).tolist()
-    found = measure_ranking(["ndcg@10"], ranked, [set(np.flatnonzero(row)) for row in gold])
+    found = measure_ranking(
+        ["ndcg@10"], ranked, [dict.fromkeys(np.flatnonzero(row), 1.0) for row in gold]
+    )
     assert found["ndcg@10"] == pytest.approx(ndcg_score(gold, scores, k=10))
 
 
 def test_fewer_candidates_than_ranks_are_asked_for_are_all_there_is() -> None:
-    assert measure_ranking(["ndcg@10", "recall@100"], [[0], [0]], [{0}, {1}]) == {
+    assert measure_ranking(["ndcg@10", "recall@100"], [[0], [0]], [{0: 1.0}, {1: 1.0}]) == {
         "ndcg@10": 0.5,
         "recall@100": 0.5,
     }
