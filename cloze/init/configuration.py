@@ -237,7 +237,7 @@ def configuration(
     rules = language_rules(found.samples)
     tables = settings
     if not settings:
-        tables = recipe(suitable)
+        tables = _with_length(recipe(suitable), rules.length)
         for table, lines in rules.tables.items():
             tables = _with_lines(tables, table, lines)
     return (
@@ -255,6 +255,23 @@ def _with_lines(tables: str, name: str, lines: str) -> str:
     if header in tables:
         return tables.replace(header, header + lines, 1)
     return f"{tables.rstrip()}\n\n{header}{lines}"
+
+
+def _with_length(tables: str, length: int) -> str:
+    """The tables for examples of `length` tokens, if the recipe's are shorter, as long to train."""
+    found = re.search(r"^max_seq_lengths = \[(\d+)\]$", tables, re.MULTILINE)
+    batch = re.search(r"^batch_size = (\d+)$", tables, re.MULTILINE)
+    if not (found and batch) or length <= int(found[1]):
+        return tables
+    short = found[1]
+    same_tokens = int(batch[1]) * int(short) // length
+    reason = f"  # for two sentences, which are long here; {short} suffice in English"
+    return (
+        tables.replace(found[0], f"max_seq_lengths = [{length}]{reason}")
+        .replace(batch[0], f"batch_size = {same_tokens}")
+        .replace(f"max_position_embeddings = {short}", f"max_position_embeddings = {length}")
+        .replace(f"max_seq_length = {short},", f"max_seq_length = {length},")
+    )
 
 
 def recipe(name: str) -> str:

@@ -107,6 +107,27 @@ def test_init_changes_nothing_for_english(
     assert "second_segment" not in text
 
 
+@pytest.mark.parametrize(
+    ("words", "tokens", "batch"),
+    # 1.5 pieces a word, 2.2 sentences an example: 39.6, 79.2, 99 and 165 pieces; 330 are a sign
+    # that sentences were not found
+    [(12, 64, 32), (24, 96, 21), (30, 128, 16), (50, 192, 10), (100, 64, 32)],
+)
+def test_init_makes_examples_in_which_two_sentences_fit(
+    words: int, tokens: int, batch: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "و" + " كتاب" * (words - 1) + ". "
+    run, text = configured(written(tmp_path / "text", sentence * 5), capsys)
+    assert run.examples
+    assert run.encoder
+    assert run.pretrain
+    assert run.examples.max_seq_lengths == (tokens,)
+    assert run.encoder.max_position_embeddings == tokens
+    assert [phase.max_seq_length for phase in run.pretrain.phases] == [tokens]
+    assert run.pretrain.batch_size == batch  # of as many tokens as in the recipe, or a few fewer
+    assert ("  # for two sentences, which are long here" in text) == (tokens > 64)
+
+
 def test_init_learns_the_abbreviations_of_german(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
