@@ -206,6 +206,12 @@ def is_capital() -> Mask:
     return np.array([chr(code).isupper() for code in range(LAST_CAPITAL + 1)], dtype=np.bool_)
 
 
+@cache
+def is_digit() -> Mask:
+    """Which characters below `CODES` are digits of a decimal system."""
+    return np.array([chr(code).isdecimal() for code in range(CODES)], dtype=np.bool_)
+
+
 def is_alphanumeric_of_latin(code_N: Int64s) -> Mask:
     """Which characters are ASCII letters or digits, of full width or not."""
     narrow_N = np.where((code_N >= 0xFF01) & (code_N <= 0xFF5E), code_N - 0xFEE0, code_N)

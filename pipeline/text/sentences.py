@@ -36,6 +36,7 @@ from cloze.pipeline.text.scripts import (
     in_ranges,
     is_alphanumeric_of_latin,
     is_capital,
+    is_digit,
     is_small,
     sentence_classes,
     terminal_pairs,
@@ -99,6 +100,8 @@ mark, and the colon for the Armenian full stop."""
 _ELLIPSIS = 0x2026
 _FIRST_IDEOGRAPHIC_LEAD = 0xE3
 """First byte of kana and ideographs, or a larger one."""
+_TITLE_MARKS, _TITLE_OPENS, _TITLE_CLOSES = 0xE380, 0x8A, 0x8B
+"""First two bytes of 《 and 》, and their third."""
 _THAI_AND_LAO_PAIRS = range(0xE0B8, 0xE0BC)
 """First two bytes of their letters."""
 _REPEATS_OR_SHORTENS = (0x0E2F, 0x0E46, 0x0EAF, 0x0EC6)
@@ -232,6 +235,8 @@ def _other_terminals(
         marks, code = np.concatenate((marks, glued)), np.concatenate((code, text[glued]))
         width = np.concatenate((width, np.ones_like(glued)))
     spaces, glued = _after_sure_terminals(text, marks, code, width)
+    if titles := _titles(text, leads[pairs == _TITLE_MARKS]):
+        spaces, glued = (ends[~titles.hold(ends)] for ends in (spaces, glued))
     thai = leads[(pairs >= _THAI_AND_LAO_PAIRS[0]) & (pairs <= _THAI_AND_LAO_PAIRS[-1])]
     if len(thai):
         spaces = np.concatenate((spaces, _ends_of_phrases(text, thai)))
@@ -259,6 +264,9 @@ def _after_sure_terminals(
         after = text[places + width]
         passed = (kinds == TERMINAL) | (kinds == CLOSER) | (following == ord(")"))
         passed |= ((kinds == SPACED_TERMINAL) | (kinds == CLOSER_OR_OPENER)) & (after <= SPACE)
+        straight = np.flatnonzero((following == ord('"')) & ~passed)
+        if len(straight):
+            passed[straight] = _closes_quotation(text, places[straight])
         if not passed.any():
             break
         places = places + width * passed
@@ -270,6 +278,38 @@ def _after_sure_terminals(
     places, following = np.unique(places[~goes_on], return_index=True)
     after = text[places]
     return places[after == SPACE], places[after > SPACE]
+
+
+def _closes_quotation(text: Bytes, places: Offsets) -> Mask:
+    """Which of these straight quotation marks close one: an odd number precedes in their line."""
+    marks, feeds = np.flatnonzero(text == ord('"')), np.flatnonzero(text == LINE_FEED)
+    starts = np.concatenate(([0], feeds))[np.searchsorted(feeds, places)]
+    odd: Mask = (np.searchsorted(marks, places) - np.searchsorted(marks, starts)) % 2 == 1
+    return odd
+
+
+class _Titles(NamedTuple):
+    """Titles of works in Chinese, as 《摔跤吧！爸爸》: where they open and where they close."""
+
+    opens: Offsets
+    closes: Offsets
+
+    def hold(self, places: Offsets) -> Mask:
+        """Which places are inside of a title."""
+        before = np.searchsorted(self.opens, places) - 1
+        inside: Mask = (before >= 0) & (places <= self.closes[before])
+        return inside
+
+
+def _titles(text: Bytes, marks: Offsets) -> _Titles | None:
+    """The titles between these marks of the ideographic block, if there are any."""
+    marks = marks[(text[marks + 2] == _TITLE_OPENS) | (text[marks + 2] == _TITLE_CLOSES)]
+    closes = text[marks + 2] == _TITLE_CLOSES
+    first = np.flatnonzero(~closes[:-1] & closes[1:])
+    opening, closing = marks[first], marks[first + 1]
+    feeds = np.flatnonzero(text == LINE_FEED) if len(first) else first
+    in_line = np.searchsorted(feeds, opening) == np.searchsorted(feeds, closing)
+    return _Titles(opening[in_line], closing[in_line]) if in_line.any() else None
 
 
 def _ends_of_phrases(text: Bytes, thai: Offsets) -> Offsets:
@@ -373,6 +413,8 @@ def _ends_sentence(
     initial[two] = (width == 2) & is_capital()[np.minimum(letter, LAST_CAPITAL)]
     begins_line = (text[stops - length - 1] == LINE_FEED) | (stops - length == _MARGIN)
     numbering = digits & fits & begins_line
+    other = np.flatnonzero(begins_line & fits & (first >= 0xC2))
+    numbering[other] = _is_number(text, stops[other] - length[other], stops[other])
     # In the order of their strength: what may end a sentence if a starter follows; the starter; and
     # what no starter can overrule.
     known = _known_abbreviations(abbreviations).flags(keys)
@@ -388,6 +430,15 @@ def _ends_sentence(
     abbreviation |= (known & _NUMBERED != 0) & number_follows[which]
     ends[which[abbreviation]] = False
     return ends
+
+
+def _is_number(text: Bytes, starts: Offsets, ends: Offsets) -> Mask:
+    """Which of these words are numbers in digits beyond ASCII."""
+    first, width = decode(text, starts)
+    last, _ = decode(text, ends - width)
+    digits = is_digit()
+    found: Mask = digits[np.minimum(first, CODES - 1)] & digits[np.minimum(last, CODES - 1)]
+    return found
 
 
 _NEVER, _RARELY, _CAPITALISED, _NUMBERED, _LEARNT = (np.uint8(1 << bit) for bit in range(5))

@@ -43,6 +43,9 @@ WHOLE = [
     "Yahoo… Inc was his home",
     "(Armenian: Ներքին) is a village",
     "ต่างๆ ที่นี่",
+    "۱. متن اول",
+    "१२. पहला भाग",
+    "٣. القسم",
 ]
 
 CUT = [
@@ -89,6 +92,10 @@ GLUED = [
     ["これが美味!", "組内で評価。"],
     ["ｱﾒﾀﾞ｡", "ﾊﾚﾀﾞ｡"],
     ["यह घर है।", "वह गया।"],
+    ['"这是对的。"', "他说。"],
+    ["他说。", '"你好。"', '"不好！"', "她走了。"],
+    ["一起去看《摔跤吧！爸爸》好吗？", "好！"],
+    ["看《好。", "不好。"],
 ]
 
 
@@ -162,7 +169,9 @@ def test_nothing_but_white_space_changes(text: str) -> None:
     assert "".join("".join(split(line)).split()) == "".join(line.split())
 
 
-@given(st.lists(st.text(st.sampled_from("aAMrs.?! 1。」"), min_size=1, max_size=20), min_size=1))
+@given(
+    st.lists(st.text(st.sampled_from('aAMrs.?! 1۱。」《》"'), min_size=1, max_size=20), min_size=1)
+)
 def test_a_document_is_cut_alike_wherever_it_stands(documents: list[str]) -> None:
     lines = [" ".join(document.split()) or "x" for document in documents]
     raw = [f"{line}\n".encode() for line in lines]
