@@ -335,7 +335,9 @@ def find_files(path: str, exclude: Sequence[str] = ()) -> list[InputFile]:
         found = _walk(inner, exclude) if is_folder else _list(filesystem, inner)
         if exclude and not is_folder:
             root = folder_of(path)
-            found = [file for file in found if not is_excluded(below(file.path, root), exclude)]
+            found = [
+                file for file in found if not is_excluded(relative_path(file.path, root), exclude)
+            ]
     except OSError as error:
         name = error.filename or path
         if os.path.islink(name) and not os.path.exists(name):
@@ -352,7 +354,7 @@ def find_files(path: str, exclude: Sequence[str] = ()) -> list[InputFile]:
             raise UsageError(
                 f"{ascii(file.path)[1:-1]}: its name is not valid {sys.getfilesystemencoding()}, "
                 "the encoding of file names here; rename it, or leave it out: "
-                f'exclude = ["{unnamed(below(file.path, folder_of(path)))}"]'
+                f'exclude = ["{unnamed(relative_path(file.path, folder_of(path)))}"]'
             )
     if not found:
         raise UsageError(
@@ -458,7 +460,7 @@ def folder_of(path: str) -> str:
     return "/".join(fixed)
 
 
-def below(path: str, folder: str) -> str:
+def relative_path(path: str, folder: str) -> str:
     """`path` relative to `folder`; its last part if it is not inside."""
     start = f"{_open(folder)[1] if is_local(folder) else folder}".rstrip("/") + "/"
     return path[len(start) :] if path.startswith(start) else path.rsplit("/", 1)[-1]
@@ -505,10 +507,12 @@ def odd_entries(path: str, exclude: Sequence[str] = ()) -> OddEntries:
         return OddEntries()
     inside = os.path.realpath(root).rstrip("/") + "/"
     return OddEntries(
-        tuple(below(file.path, root) for file in files if UNDECODABLE.search(file.path)),
+        tuple(relative_path(file.path, root) for file in files if UNDECODABLE.search(file.path)),
         tuple(
             sorted(
-                below(link, root) for link in links if not os.path.realpath(link).startswith(inside)
+                relative_path(link, root)
+                for link in links
+                if not os.path.realpath(link).startswith(inside)
             )
         ),
     )

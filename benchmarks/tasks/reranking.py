@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.measuring import Arguments, machine, write_result
 from benchmarks.tasks.search_quality import write_beir
 from cloze.flows.workspace import writable_workspace
-from cloze.inference.search_evaluation import evaluate
+from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import How, Search
 from cloze.model.retrieval.questions import read_questions
 
@@ -117,7 +117,7 @@ def main() -> None:
                     write_beir(path, beir, questions=arguments.questions)
                 how = How(words=1000, rerank=name, depth=arguments.depth)
                 searched = Search(model, str(beir), space=space, how=how)
-                found = evaluate(searched, read_questions(str(beir))).data()
+                found = evaluate_search(searched, read_questions(str(beir))).data()
                 del found["failures"]
                 figures[path.stem] = found
                 print(name, path.stem, json.dumps(found, indent=1))

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
 from cloze.flows.workspace import writable_workspace
-from cloze.inference.search_evaluation import evaluate
+from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import How, Search
 from cloze.model.retrieval.questions import read_questions
 
@@ -54,7 +54,7 @@ def measured(model: str, folder: str, *, words: int, workspace: str) -> dict[str
     """The figures of one collection."""
     space = writable_workspace(workspace)
     searched = Search(model, folder, space=space, how=How(words=words))
-    found = evaluate(searched, read_questions(folder)).data()
+    found = evaluate_search(searched, read_questions(folder)).data()
     failed = found.pop("failures")
     assert isinstance(failed, list)
     return {**found, "failed": len(failed)}

@@ -197,7 +197,7 @@ def index_words(index: Artifact, *, language: str, space: Workspace) -> LexicalI
     artifact, output = _intact(table), table.output
     if not artifact:
         with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
-            texts = metered(passage_index.read_texts(passages), verb="words", unit="passages")
+            texts = metered(passage_index.indexed_texts(passages), verb="words", unit="passages")
             count = lexical_index.write_lexical_index(Path(scratch), texts, language=language)
             files = _put(scratch, output, lexical_index.FILES, rows=count)
         artifact = commit(table, files, statistics={"passages": count}, execution=_source_of(index))
@@ -226,7 +226,7 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
     vectors = index.path(passage_index.VECTORS)
     if not artifact:
         with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
-            texts = passage_index.read_texts(index.path(passage_index.PASSAGES))
+            texts = passage_index.indexed_texts(index.path(passage_index.PASSAGES))
             rows = passage_index.write_graph(vectors, texts, Path(scratch))
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
             paths = {name: f"{scratch}/{name}" for name in passage_index.GRAPH_FILES}

@@ -56,7 +56,7 @@ def texts_or_lines(texts: tuple[str, ...]) -> Iterator[str]:
     return _lines(sys.stdin.buffer, "standard input")
 
 
-def is_file(text: str) -> bool:
+def names_a_file(text: str) -> bool:
     """Whether an argument names an existing file; too long a text raises an OSError."""
     try:
         return Path(text).is_file()
@@ -83,7 +83,7 @@ def metered(results: Iterable[ItemT], *, verb: str, unit: str) -> Iterator[ItemT
 
 
 def _lines_if_file(text: str) -> Iterator[str]:
-    if not is_file(text):
+    if not names_a_file(text):
         if FILE_NAME.fullmatch(text):
             raise UsageError(
                 f"{text}: no such file, and hardly a text; correct the name, or give the text on "

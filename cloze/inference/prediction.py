@@ -21,7 +21,14 @@ from pydantic import JsonValue
 from cloze.answer import Answer, print_array, print_lines
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
-from cloze.inference.input_texts import TABLES, ModelName, Text, is_file, metered, texts_or_lines
+from cloze.inference.input_texts import (
+    TABLES,
+    ModelName,
+    Text,
+    metered,
+    names_a_file,
+    texts_or_lines,
+)
 from cloze.inference.predicted_rows import LINES, form_of, lines_of, write_rows
 from cloze.init.labelled_files import CONLL, SAMPLED_BYTES
 from cloze.model.config import TaskConfig
@@ -81,11 +88,11 @@ def predict(
     if texts and file:
         raise UsageError(f"both texts and --file {file}; give one of them")
     directory = model_directory(model, place.space(), stage="finetune")
-    inputs = [file] if file else [Path(text) for text in texts if is_file(text)]
+    inputs = [file] if file else [Path(text) for text in texts if names_a_file(text)]
     if output:  # checked before the model is loaded, which takes seconds
         form_of(output, inputs)
     predictor = load_predictor(directory, task=task, precision=precision, confidence=confidence)
-    if len(texts) == 1 and is_file(texts[0]) and _is_task_file(texts[0], predictor.saved.task):
+    if len(texts) == 1 and names_a_file(texts[0]) and _is_task_file(texts[0], predictor.saved.task):
         file, texts = Path(texts[0]), ()
         say(f"{file}: read as a task file")
     scored: list[Row] = []

@@ -23,8 +23,8 @@ from cloze.flows.report.units import plural
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.collection import AUTOMATIC
 from cloze.inference.input_texts import ModelName, Text, texts_or_lines
-from cloze.inference.search_evaluation import evaluate
-from cloze.inference.searcher import RERANKED, WORDS, Found, How, Search
+from cloze.inference.search_evaluation import evaluate_search
+from cloze.inference.searcher import RERANKED, WORDS, FoundPassage, How, Search
 from cloze.model.retrieval.fusion import WEIGHT, Ranking
 from cloze.model.retrieval.questions import read_questions
 from cloze.options import PLACE, Place, reading_artifacts
@@ -143,7 +143,7 @@ def search(
         asked = read_questions(str(questions_file))
         ours = (str(questions_file),)
         searched = Search(model, folder, space=space, how=how, others=ours, machine=machine)
-        found = evaluate(searched, asked)
+        found = evaluate_search(searched, asked)
         return Answer(found.data(), found.text(), place.json)
     searched = Search(model, folder, space=space, how=how, machine=machine)
     answers = _answers(searched, _filled(texts_or_lines(questions)), top_k=top_k)
@@ -172,12 +172,12 @@ def _filled(questions: Iterator[str]) -> Iterator[str]:
 
 def _answers(
     searched: Search, questions: Iterator[str], *, top_k: int
-) -> Iterator[tuple[str, list[Found]]]:
+) -> Iterator[tuple[str, list[FoundPassage]]]:
     asked, repeated = tee(questions)
     return zip(repeated, searched.ask_all(asked, top_k=top_k), strict=False)
 
 
-def shown(found: Found) -> list[str]:
+def shown(found: FoundPassage) -> list[str]:
     """A passage in two lines: score, place and what found it; its text."""
     where = f"{found.file}, line {found.line}" if found.line else found.file
     ranks = ", ".join(f"{SHOWN_BY[name]} {rank:,}" for name, rank in found.found_by.items())

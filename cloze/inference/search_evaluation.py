@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cloze.answer import aligned
 from cloze.artifacts.progress import say
 from cloze.inference.input_texts import metered
-from cloze.inference.searcher import Scores, Search
+from cloze.inference.searcher import PassageScores, Search
 from cloze.model.retrieval.fusion import best_rows, fused
 from cloze.model.retrieval.passage_index import PASSAGES, Vectors, read_passages
 from cloze.model.retrieval.questions import Gold, Question, find_gold
@@ -65,7 +65,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Choice:
+class WeightChoice:
     """The weight that half of the questions chooses, evaluated on the other half."""
 
     weight: float
@@ -92,7 +92,7 @@ class Evaluation:
     """nDCG@10 of hybrid ranking minus that of each single one, on the same questions."""
     reranking: Interval | None
     """The same of the hybrid ranking's first passages reranked, minus that of hybrid ranking."""
-    choice: Choice | None
+    choice: WeightChoice | None
     failures: tuple[Failure, ...]
     remarks: tuple[str, ...]
 
@@ -124,7 +124,7 @@ class Evaluation:
         """For people; in per cent."""
         header = ["", *METRICS]
         rows = [
-            [NAMES[system], *(shown(found[name]) for name in METRICS)]
+            [NAMES[system], *(in_percent(found[name]) for name in METRICS)]
             for system, found in self.systems.items()
         ]
         lines = [
@@ -144,8 +144,8 @@ class Evaluation:
             rank = f"{one.rank:,}" if one.rank else "none"
             lines += [
                 f"  {one.question}",
-                f"    right (rank {rank}): {cut(one.right)}",
-                f"    found first: {cut(one.found)}",
+                f"    right (rank {rank}): {beginning(one.right)}",
+                f"    found first: {beginning(one.found)}",
             ]
         return "\n".join(lines)
 
@@ -178,18 +178,18 @@ def compared(one: str, other: str, found: Interval, *, remedy: str) -> str:
     )
 
 
-def shown(found: Interval) -> str:
+def in_percent(found: Interval) -> str:
     """In per cent."""
     return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
-def cut(text: str) -> str:
+def beginning(text: str) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]} …"
 
 
-def evaluate(searched: Search, questions: Sequence[Question]) -> Evaluation:
+def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluation:
     """Rank the whole collection for every question, and compare with what is right."""
     gold = find_gold(questions, read_passages(searched.index.path(PASSAGES)))
     ranks: dict[str, list[Relevant]] = {}
@@ -235,7 +235,7 @@ def evaluate(searched: Search, questions: Sequence[Question]) -> Evaluation:
 
 
 def _relevant_by_system(
-    scores: Scores, gold: Gold, number: int, weight: float
+    scores: PassageScores, gold: Gold, number: int, weight: float
 ) -> dict[str, Relevant]:
     """Where the right units are by each single ranking, and by both if both are used."""
     found = {
@@ -281,7 +281,7 @@ def _failure(
     return Failure(question, rank if rank < NOT_FOUND else None, right, searched.passage(top).text)
 
 
-def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> Choice | None:
+def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> WeightChoice | None:
     """The best weight for one half of the questions, compared with the given one on the other."""
     if len(given_Q) < FEWEST_TO_CHOOSE:
         return None
@@ -289,4 +289,4 @@ def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> Ch
     order: npt.NDArray[np.int64] = np.random.default_rng(0).permutation(len(given_Q))
     choosing, reporting = order[::2], order[1::2]
     best = max(values, key=lambda weight: values[weight][choosing].mean())
-    return Choice(best, interval(values[best][reporting] - given_Q[reporting]))
+    return WeightChoice(best, interval(values[best][reporting] - given_Q[reporting]))

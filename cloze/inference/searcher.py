@@ -109,7 +109,7 @@ class How:
             )
 
 
-class Found(NamedTuple):
+class FoundPassage(NamedTuple):
     """A passage found for a question."""
 
     score: float
@@ -125,7 +125,7 @@ class Found(NamedTuple):
     """Its rank before a reranker ordered the first passages anew; None if none did."""
 
 
-class Scores(NamedTuple):
+class PassageScores(NamedTuple):
     """Scores of some passages for one question."""
 
     question: str
@@ -213,12 +213,12 @@ class Search:
         return found
 
     @checked
-    def ask(self, question: str, *, top_k: int = 5) -> list[Found]:
+    def ask(self, question: str, *, top_k: int = 5) -> list[FoundPassage]:
         """The best `top_k` passages for one question, best first."""
         return next(self.ask_all([question], top_k=top_k))
 
     @checked
-    def ask_all(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[list[Found]]:
+    def ask_all(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[list[FoundPassage]]:
         """The same for a stream of questions."""
         if top_k < 1:
             raise UsageError(f"top_k {top_k}: expected at least 1 passage")
@@ -229,7 +229,7 @@ class Search:
         for scores in self.scores(_asked(questions), top_k=top_k):
             yield self._found(scores, top_k)
 
-    def scores(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[Scores]:
+    def scores(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[PassageScores]:
         """The scores of passages for each question: of all, or of a graph's candidates."""
         if self._reranker:
             top_k = max(top_k, self.how.depth)
@@ -251,26 +251,28 @@ class Search:
 
     def _scored(
         self, question: str, cosines_N: Vectors | None, rows: npt.NDArray[np.int64] | None
-    ) -> Scores:
+    ) -> PassageScores:
         by = {} if cosines_N is None else {"vectors": cosines_N}
         if self._lexical:
             by["lexical"] = self._lexical.scores(question)
-        return Scores(question, rows, by, {name: spread_of(one_N) for name, one_N in by.items()})
+        return PassageScores(
+            question, rows, by, {name: spread_of(one_N) for name, one_N in by.items()}
+        )
 
     def _among_candidates(
         self, graph: Graph, question: str, vector_H: Vectors, top_k: int
-    ) -> Scores:
+    ) -> PassageScores:
         """The scores of passages that are near in the graph, or among the best by words."""
         rows_C, cosines_C = graph.candidates(vector_H, max(top_k, FEWEST_CANDIDATES))
         spreads = {"vectors": Spread(*graph.spread(vector_H))}
         if not self._lexical:
-            return Scores(question, rows_C, {"vectors": cosines_C}, spreads)
+            return PassageScores(question, rows_C, {"vectors": cosines_C}, spreads)
         lexical_N = self._lexical.scores(question)
         rows_C = np.union1d(rows_C, best_rows(lexical_N, max(top_k, FEWEST_CANDIDATES)))
         by = {"vectors": graph.cosines(vector_H, rows_C), "lexical": lexical_N[rows_C]}
-        return Scores(question, rows_C, by, {**spreads, "lexical": spread_of(lexical_N)})
+        return PassageScores(question, rows_C, by, {**spreads, "lexical": spread_of(lexical_N)})
 
-    def ranked(self, scores: Scores, count: int) -> Ranked:
+    def ranked(self, scores: PassageScores, count: int) -> Ranked:
         """The first `count` passages; with a reranker, those that it has read, in its order."""
         ranked_C = scores.ranked(self.how.weight)
         if not self._reranker:
@@ -283,7 +285,7 @@ class Search:
         order_D = np.argsort(-scores_D, kind="stable")
         return Ranked(places_D[order_D], scores_D[order_D], order_D + 1)
 
-    def _found(self, scores: Scores, top_k: int) -> list[Found]:
+    def _found(self, scores: PassageScores, top_k: int) -> list[FoundPassage]:
         ranked = self.ranked(scores, top_k)
         found = []
         for number, place in enumerate(ranked.places_D[:top_k].tolist()):
@@ -296,7 +298,7 @@ class Search:
                 row = place if scores.rows_C is None else int(scores.rows_C[place])
                 before = None if ranked.before_D is None else int(ranked.before_D[number])
                 score = float(ranked.scores_D[number])
-                found.append(Found(score, *self.passage(row), ranks, before))
+                found.append(FoundPassage(score, *self.passage(row), ranks, before))
         return found
 
 

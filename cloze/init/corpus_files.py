@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import ClozeError, IntegrityError, NotText, UsageError
-from cloze.artifacts.filesystem import InputFile, below, folder_of, located
+from cloze.artifacts.filesystem import InputFile, folder_of, located, relative_path
 from cloze.artifacts.progress import say
 from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace
@@ -278,7 +278,7 @@ def _patterns(
             yield from packed
             continue
         for file in group:
-            relative = below(file.path, root)
+            relative = relative_path(file.path, root)
             yield glob.escape(_name(file) if _name(file) not in names else relative)
 
 

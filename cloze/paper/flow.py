@@ -15,7 +15,7 @@ from cloze.flows.stages import PREPARE
 from cloze.flows.variants import Settings, changed
 from cloze.flows.workspace import run_artifact, workspace
 from cloze.paper.result import publish
-from cloze.paper.rows import HELDOUT_ROW, Table, table_rows
+from cloze.paper.rows import HELDOUT_ROW, Table, rows_of_tables
 
 ALL_TABLES: tuple[Table, ...] = ("objective", "size", "masking")
 """The paper's tables."""
@@ -36,11 +36,14 @@ def run_rows(
     and share the artifacts they have in common. If a row fails, the flow ends, and the same call
     resumes there.
     """
-    wanted, space = table_rows(run, tables, seeds=seeds, only=only), workspace(machine.workspace)
+    wanted, space = (
+        rows_of_tables(run, tables, seeds=seeds, only=only),
+        workspace(machine.workspace),
+    )
     heldout, digests = {}, Digests()
     for table in {row.table: None for row in wanted}:
         # All rows of the table, since `only` may leave out the one with the held-out examples.
-        by_name = {row.name: row.runs[0] for row in table_rows(run, (table,))}
+        by_name = {row.name: row.runs[0] for row in rows_of_tables(run, (table,))}
         base = by_name.get(HELDOUT_ROW.get(table, ""), run)
         tracked(Plan(base, machine, wanted=PREPARE, digests=digests))
         heldout[table] = run_artifact(space, base.name, stage="examples").directory

@@ -103,7 +103,7 @@ class Row:
     """For each of them the run of its second encoder, if there is one."""
 
 
-def table_rows(
+def rows_of_tables(
     run: RunConfig, tables: tuple[Table, ...], *, seeds: int = 3, only: tuple[str, ...] = ()
 ) -> list[Row]:
     """The rows of `tables` for `run`, or only those named; main ones have `seeds` pre-trainings.

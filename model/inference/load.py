@@ -43,10 +43,10 @@ WINDOW_CHARACTERS = 1 << 23
 
 ResultT = TypeVar("ResultT")
 
-# N texts of a piece, D width of a vector
+# N texts of a window, D width of a vector
 
 
-class Piece(NamedTuple):
+class Window(NamedTuple):
     """Consecutive texts of a stream: `WINDOW` of them, fewer if they are long, or the last."""
 
     first: int
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
     texts: Sequence[str]
 
 
-class Form(NamedTuple):
+class EmbedOptions(NamedTuple):
     """How vectors are computed: arguments of `Model.embed`."""
 
     pooling: Pooling | None
@@ -63,8 +63,8 @@ class Form(NamedTuple):
     prompt: str | None
 
 
-class PieceVectors(NamedTuple):
-    """The vectors of a piece."""
+class WindowVectors(NamedTuple):
+    """The vectors of a window."""
 
     vectors: Sequence[npt.NDArray[np.float32]]
     """N of [D]."""
@@ -104,8 +104,8 @@ class Model:
     modules: SentenceModules | None = None
     """How sentence-transformers computes vectors with it, if it came with such modules."""
 
-    deal: Callable[[Iterator[Piece], Form], Iterator[PieceVectors]] | None = None
-    """Computes the pieces of a stream in its place (ranks.py), in their order."""
+    deal: Callable[[Iterator[Window], EmbedOptions], Iterator[WindowVectors]] | None = None
+    """Computes the windows of a stream in its place (ranks.py), in their order."""
 
     @property
     def config(self) -> EncoderConfig:
@@ -148,8 +148,8 @@ class Model:
 
         return (
             fills
-            for piece in _pieces(texts)
-            for fills in _by_length(self._masked_examples(piece), compute, device=device)
+            for window in _windows(texts)
+            for fills in _by_length(self._masked_examples(window), compute, device=device)
         )
 
     @checked
@@ -208,15 +208,15 @@ class Model:
         prompt: str | None = None,
     ) -> Iterator[npt.NDArray[np.float32]]:
         """`embed` for a stream of texts: vectors [D] in the texts' order."""
-        form = Form(pooling, layers, truncate, prompt)
-        self._check(form)
-        pieces = _pieces(texts)
+        options = EmbedOptions(pooling, layers, truncate, prompt)
+        self._check(options)
+        windows = _windows(texts)
         computed = (
-            self.deal(pieces, form)
+            self.deal(windows, options)
             if self.deal
-            else (piece_vectors(self, piece, form) for piece in pieces)
+            else (window_vectors(self, window, options) for window in windows)
         )
-        vectors = map(_finite, self._in_order(computed, form), count(1))
+        vectors = map(_finite, self._in_order(computed, options), count(1))
         if not normalize:
             return vectors
         # A zero vector stays zero.
@@ -234,45 +234,51 @@ class Model:
         named = None if self.modules is None else prompt
         return self.embed_stream(texts, truncate=True, normalize=True, prompt=named)
 
-    def _check(self, form: Form) -> None:
-        """Refuse a form that this encoder does not have."""
-        if form.pooling == "pooler" and not self.has_pooler:
+    def _check(self, options: EmbedOptions) -> None:
+        """Refuse options that this encoder does not have."""
+        if options.pooling == "pooler" and not self.has_pooler:
             raise UsageError("this encoder has no pooler; use pooling='cls' or 'mean'")
         depth = self.config.num_hidden_layers + 1
-        chosen = (-1,) if form.layers is None else form.layers
+        chosen = (-1,) if options.layers is None else options.layers
         if not chosen or not all(-depth <= layer < depth for layer in chosen):
-            raise UsageError(f"layers {form.layers}: expected numbers from {-depth} to {depth - 1}")
-        if form.prompt is not None and self._modules_for(form) is None:
             raise UsageError(
-                f"prompt {form.prompt!r}: only the vectors of a model's own modules.json have "
+                f"layers {options.layers}: expected numbers from {-depth} to {depth - 1}"
+            )
+        if options.prompt is not None and self._modules_for(options) is None:
+            raise UsageError(
+                f"prompt {options.prompt!r}: only the vectors of a model's own modules.json have "
                 "prompts"
             )
 
-    def _modules_for(self, form: Form) -> SentenceModules | None:
+    def _modules_for(self, options: EmbedOptions) -> SentenceModules | None:
         """The model's own modules, unless the caller chooses."""
-        return self.modules if form.pooling is None and form.layers is None else None
+        return self.modules if options.pooling is None and options.layers is None else None
 
-    def _longest(self, form: Form) -> int:
+    def _longest(self, options: EmbedOptions) -> int:
         """Tokens of the longest text that is not truncated."""
-        modules = self._modules_for(form)
+        modules = self._modules_for(options)
         return modules.max_seq_length if modules else self.config.max_position_embeddings
 
-    def _read(self, piece: Piece, form: Form) -> tuple[list[Example], int]:
+    def _read(self, window: Window, options: EmbedOptions) -> tuple[list[Example], int]:
         """[CLS] text [SEP] of each text, and how many of them were truncated."""
-        tokenizer, modules, longest = self.tokenizer, self._modules_for(form), self._longest(form)
-        before = modules.prompt(form.prompt) if modules else ""
-        texts = [well_formed(text) for text in piece.texts]
+        tokenizer, modules, longest = (
+            self.tokenizer,
+            self._modules_for(options),
+            self._longest(options),
+        )
+        before = modules.prompt(options.prompt) if modules else ""
+        texts = [well_formed(text) for text in window.texts]
         if modules is not None:
             texts = [modules.text(text, before) for text in texts]
         encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         truncated = 0
-        for number, text in enumerate(ids, start=piece.first + 1):
+        for number, text in enumerate(ids, start=window.first + 1):
             if len(text) + 2 <= longest:
                 continue
             # Models with modules have a limit of their own, at which sentence-transformers
             # truncates, too.
-            if modules is None and not form.truncate:
+            if modules is None and not options.truncate:
                 raise UsageError(
                     f"text {number}: {len(text) + 2} tokens, the encoder has {longest} "
                     "positions; cut it into parts, or allow truncation"
@@ -284,24 +290,24 @@ class Model:
         return examples, truncated
 
     def _in_order(
-        self, pieces: Iterable[PieceVectors], form: Form
+        self, windows: Iterable[WindowVectors], options: EmbedOptions
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """The vectors of all pieces; says how many texts were truncated."""
+        """The vectors of all windows; says how many texts were truncated."""
         truncated = 0
-        for piece in pieces:
-            truncated += piece.truncated
-            yield from piece.vectors
+        for window in windows:
+            truncated += window.truncated
+            yield from window.vectors
         if truncated:
-            say(f"{truncated:,} texts of more than {self._longest(form)} tokens were truncated")
+            say(f"{truncated:,} texts of more than {self._longest(options)} tokens were truncated")
 
-    def _masked_examples(self, piece: Piece) -> list[Example]:
+    def _masked_examples(self, window: Window) -> list[Example]:
         """[CLS] text [SEP] with its [MASK]s as positions to predict.
 
         Elsewhere `[MASK]` in a text is ordinary text; here it is the special token.
         """
         positions = self.config.max_position_embeddings
         examples = []
-        for number, text in enumerate(piece.texts, start=piece.first + 1):
+        for number, text in enumerate(window.texts, start=window.first + 1):
             ids, places = around_masks(self.tokenizer, well_formed(text))
             if not places:
                 raise UsageError(
@@ -319,12 +325,16 @@ class Model:
         return examples
 
 
-def piece_vectors(
-    model: Model, piece: Piece, form: Form, *, after_batch: Callable[[], object] = lambda: None
-) -> PieceVectors:
+def window_vectors(
+    model: Model,
+    window: Window,
+    options: EmbedOptions,
+    *,
+    after_batch: Callable[[], object] = lambda: None,
+) -> WindowVectors:
     """The vectors of [CLS] text [SEP]; `after_batch` is called after each of its batches."""
-    encoder, modules = model.module.encoder, model._modules_for(form)
-    layers = (-1,) if form.layers is None else form.layers
+    encoder, modules = model.module.encoder, model._modules_for(options)
+    layers = (-1,) if options.layers is None else options.layers
     device = next(encoder.parameters()).device
 
     @torch.inference_mode()
@@ -336,15 +346,15 @@ def piece_vectors(
         if modules is not None:
             found = modules.vectors(states[-1], batch)
         else:
-            how = form.pooling or "mean"
+            how = options.pooling or "mean"
             pooled = [encoder.pooled(states[layer], batch, pooling=how) for layer in layers]
             found = torch.cat(pooled, dim=-1).float()
         rows = list(found.cpu().numpy())
         after_batch()
         return rows
 
-    examples, truncated = model._read(piece, form)
-    return PieceVectors([*_by_length(examples, compute, device=device)], truncated)
+    examples, truncated = model._read(window, options)
+    return WindowVectors([*_by_length(examples, compute, device=device)], truncated)
 
 
 def _finite(vector: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:
@@ -409,11 +419,11 @@ def model_of(
     module.load_state_dict({**missing, **files.parameters}, assign=True)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
-    prepare(module.encoder, chosen)
+    pack_encoder(module.encoder, chosen)
     return Model(module, files.tokenizer, files.fills_masks, files.has_pooler, files.modules)
 
 
-def prepare(encoder: Encoder, precision: str) -> None:
+def pack_encoder(encoder: Encoder, precision: str) -> None:
     """Pack the encoder for inference, with int8 products if these are its precision."""
     if not encoder.pack(int8=precision == "int8") and precision == "int8":
         raise UsageError(
@@ -422,18 +432,18 @@ def prepare(encoder: Encoder, precision: str) -> None:
         )
 
 
-def _pieces(texts: Iterable[str]) -> Iterator[Piece]:
+def _windows(texts: Iterable[str]) -> Iterator[Window]:
     window: list[str] = []
     first, characters = 0, 0
     for text in texts:
         window.append(text)
         characters += len(text)
         if len(window) == WINDOW or characters >= WINDOW_CHARACTERS:
-            yield Piece(first, window)
+            yield Window(first, window)
             first += len(window)
             window, characters = [], 0
     if window:
-        yield Piece(first, window)
+        yield Window(first, window)
 
 
 def _by_length(
@@ -444,7 +454,7 @@ def _by_length(
 ) -> Iterator[ResultT]:
     """One result per example, in order, computed on `device` in length-grouped batches.
 
-    Grouping within a piece is enough for even batches and keeps memory use constant.
+    Grouping within a window is enough for even batches and keeps memory use constant.
     """
     results: dict[int, ResultT] = {}
     lengths = np.array([len(example.input_ids) for example in examples])

@@ -31,7 +31,7 @@ from cloze.model.encoder.precision import Precision, placed
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
-from cloze.model.inference.load import WINDOW_CHARACTERS, prepare
+from cloze.model.inference.load import WINDOW_CHARACTERS, pack_encoder
 from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile, to_score
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
@@ -321,6 +321,6 @@ def load_predictor(
     where, chosen = placed(device, precision)
     model.to(where)
     if chosen != "bf16":  # parameters are rounded for every batch otherwise
-        prepare(model.encoder, chosen)
+        pack_encoder(model.encoder, chosen)
         chosen = "fp32"
     return Predictor(model, saved, tokenizer, chosen, confidence, known)

@@ -2,10 +2,10 @@
 
 In:  where a model is, and the machine: `training.ranks`, one process per GPU, or with an equal
      share of the cores.
-Out: the model, whose `embed_stream` deals the pieces of a long stream to the ranks.
+Out: the model, whose `embed_stream` deals the windows of a long stream to the ranks.
 
-A piece is computed in the same batches by whichever process, so the bytes are those of one process.
-A rank gets its next piece when it has answered the last; pieces that wait for their turn are
+A window is computed in the same batches by whichever process: the bytes are those of one process.
+A rank gets its next window when it has answered the last; windows that wait for their turn are
 bounded. The ranks are programs of this machine alone, each with a socket that nobody else can open;
 they are started when a stream turns out to be long, and are gone when it ends, however it ends.
 """
@@ -35,7 +35,14 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.children import Child, WorkerFailed, WorkerKilled, shell_code, start
 from cloze.model.config import TrainingMachine
 from cloze.model.encoder.precision import Precision
-from cloze.model.inference.load import Form, Model, Piece, PieceVectors, load_model, piece_vectors
+from cloze.model.inference.load import (
+    EmbedOptions,
+    Model,
+    Window,
+    WindowVectors,
+    load_model,
+    window_vectors,
+)
 from cloze.model.training.distributed import training_device
 from cloze.model.training.start import shares_of_cores, threads_per_rank
 
@@ -63,7 +70,7 @@ class RankJob:
 def load_over_ranks(location: str, *, precision: Precision, machine: TrainingMachine) -> Model:
     """The encoder at `location` as by `load_model`, with the ranks of `machine` for long streams.
 
-    A stream without more than a piece for each rank is computed by this process.
+    A stream without more than a window for each rank is computed by this process.
     """
     model = load_model(location, device=machine.device, precision=precision)
     if machine.ranks == 1:
@@ -72,15 +79,15 @@ def load_over_ranks(location: str, *, precision: Precision, machine: TrainingMac
 
 
 def _deal(
-    model: Model, job: RankJob, pieces: Iterator[Piece], form: Form
-) -> Iterator[PieceVectors]:
+    model: Model, job: RankJob, windows: Iterator[Window], options: EmbedOptions
+) -> Iterator[WindowVectors]:
     ranks = job.machine.ranks
-    first = [*islice(pieces, ranks + 1)]
+    first = [*islice(windows, ranks + 1)]
     if len(first) <= ranks:
-        yield from (piece_vectors(model, piece, form) for piece in first)
+        yield from (window_vectors(model, window, options) for window in first)
         return
     say(f"vectors: {ranks} ranks")
-    stream = chain(first, pieces)
+    stream = chain(first, windows)
     del first  # texts that have been dealt are not kept
     with ExitStack() as stack:
         # Left in the opposite order: with the ranks, what the threads wait for ends.
@@ -88,27 +95,27 @@ def _deal(
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
         idle: SimpleQueue[_Rank] = SimpleQueue()
         for number, cores in enumerate(shares_of_cores(job.machine)):
-            idle.put(stack.enter_context(_Rank(number, cores, job, form)))
+            idle.put(stack.enter_context(_Rank(number, cores, job, options)))
 
-        def compute(piece: Piece) -> PieceVectors:
+        def compute(window: Window) -> WindowVectors:
             rank = idle.get()
             try:
-                return rank.vectors(piece)
+                return rank.vectors(window)
             finally:
                 idle.put(rank)
 
-        waiting = deque[Future[PieceVectors]]()
+        waiting = deque[Future[WindowVectors]]()
         while True:
-            for piece in islice(stream, AHEAD * ranks - len(waiting)):
-                waiting.append(pool.submit(compute, piece))
+            for window in islice(stream, AHEAD * ranks - len(waiting)):
+                waiting.append(pool.submit(compute, window))
             if not waiting:
                 return
             _await_first(waiting)
             yield waiting.popleft().result()
 
 
-def _await_first(waiting: deque[Future[PieceVectors]]) -> None:
-    """Wait for the first piece; a rank that is lost meanwhile is an error at once.
+def _await_first(waiting: deque[Future[WindowVectors]]) -> None:
+    """Wait for the first window; a rank that is lost meanwhile is an error at once.
 
     A text that cannot be embedded is one in its turn, after the vectors of the texts before it.
     """
@@ -124,7 +131,9 @@ def _await_first(waiting: deque[Future[PieceVectors]]) -> None:
 class _Rank:
     """A rank as its parent sees it; as a context, it is killed on exit."""
 
-    def __init__(self, number: int, cores: tuple[int, ...], job: RankJob, form: Form) -> None:
+    def __init__(
+        self, number: int, cores: tuple[int, ...], job: RankJob, options: EmbedOptions
+    ) -> None:
         machine, self._name = job.machine, f"rank {number}"
         self._timeout = machine.hang_timeout
         threads = str(len(cores) or threads_per_rank(machine))
@@ -152,19 +161,19 @@ class _Rank:
             "device": machine.device,
             "rank": number,
             "threads": int(threads),
-            **form._asdict(),
+            **options._asdict(),
         }
 
-    def vectors(self, piece: Piece) -> PieceVectors:
-        """Those of a piece; called by one thread at a time."""
-        if self._error:  # it has ended: only the first of its pieces says why
+    def vectors(self, window: Window) -> WindowVectors:
+        """Those of a window; called by one thread at a time."""
+        if self._error:  # it has ended: only the first of its windows says why
             raise self._error
         try:
             if self._first is not None:
                 _put(self._stream, self._first)
                 self._first = None
-            _put(self._stream, piece._asdict())
-            # After each batch comes an empty answer: the rank computes, however long a piece takes.
+            _put(self._stream, window._asdict())
+            # An empty answer after each batch: the rank computes, however long a window takes.
             while not (found := _get(self._stream))[0]:
                 pass
         except TimeoutError:
@@ -179,8 +188,8 @@ class _Rank:
             kind = UsageError if answer["exit_code"] == UsageError.exit_code else ClozeError
             self._error = kind(answer["error"])
             raise self._error
-        matrix_ND = np.frombuffer(content, SENT).reshape(len(piece.texts), -1)
-        return PieceVectors([*matrix_ND.astype(np.float32, copy=False)], answer["truncated"])
+        matrix_ND = np.frombuffer(content, SENT).reshape(len(window.texts), -1)
+        return WindowVectors([*matrix_ND.astype(np.float32, copy=False)], answer["truncated"])
 
     def __enter__(self) -> "_Rank":
         return self
@@ -245,15 +254,15 @@ def _answer(stream: BufferedIOBase) -> None:
     device = training_device(job["device"], local_rank=job["rank"])
     model = load_model(job["location"], device=str(device), precision=job["precision"])
     layers = job["layers"]
-    form = Form(
+    options = EmbedOptions(
         job["pooling"], layers and tuple(layers), truncate=job["truncate"], prompt=job["prompt"]
     )
     while True:
-        piece, _ = _get(stream)
-        found = piece_vectors(
+        window, _ = _get(stream)
+        found = window_vectors(
             model,
-            Piece(piece["first"], piece["texts"]),
-            form,
+            Window(window["first"], window["texts"]),
+            options,
             after_batch=partial(_put, stream, {}),
         )
         content = np.stack(found.vectors).astype(SENT, copy=False).tobytes()

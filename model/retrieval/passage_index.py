@@ -242,7 +242,7 @@ def read_passages(path: str) -> Iterator[Passage]:
             yield from map(Passage, *(column.to_pylist() for column in batch.columns))
 
 
-def read_texts(path: str) -> Iterator[str]:
+def indexed_texts(path: str) -> Iterator[str]:
     """The indexed texts of all rows in order."""
     return (passage.indexed for passage in read_passages(path))
 
@@ -256,7 +256,7 @@ def vectors_by_text(vectors: str, passages: str) -> dict[bytes, Vectors]:
     """The rows of an index by the digests of their texts; the matrix stays on disk."""
     matrix_NH = open_vectors(vectors)
     rows: dict[bytes, Vectors] = {}
-    for row, text in enumerate(read_texts(passages)):
+    for row, text in enumerate(indexed_texts(passages)):
         rows[digest_of_text(text)] = matrix_NH[row]
     return rows
 

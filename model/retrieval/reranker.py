@@ -22,7 +22,7 @@ from cloze.model.encoder.models import TaskModel
 from cloze.model.encoder.precision import placed
 from cloze.model.hugging_face.model_files import MODELS, read_cross_encoder
 from cloze.model.hugging_face.source import Source, open_source
-from cloze.model.inference.load import prepare
+from cloze.model.inference.load import pack_encoder
 from cloze.model.tasks.features import batches_by_length, encode, tokens_at_once
 
 # P passages
@@ -62,7 +62,7 @@ def load_reranker(location: str | Path, *, device: str = "auto") -> Reranker:
     model, tokenizer, longest = read_cross_encoder(source)
     where, _ = placed(device, "fp32")  # the same order on every machine
     model.to(where)
-    prepare(model.encoder, "fp32")
+    pack_encoder(model.encoder, "fp32")
     return Reranker(model, tokenizer, longest)
 
 

@@ -27,7 +27,7 @@ from cloze.paper.result import (
     clear_differences,
     publish,
 )
-from cloze.paper.rows import Row, table_rows
+from cloze.paper.rows import Row, rows_of_tables
 from tests.conftest import PROJECT
 
 OBJECTIVES = ["base", "no-nsp", "left-to-right", "left-to-right-bilstm", "concatenated", "elmo"]
@@ -100,7 +100,7 @@ def difference(table: TableResult, row: str, key: str = "loss") -> str:
 
 
 def test_every_table_of_the_paper_has_its_rows(run: RunConfig) -> None:
-    wanted = table_rows(run, ("objective", "size", "masking"))
+    wanted = rows_of_tables(run, ("objective", "size", "masking"))
     assert [row.name for row in wanted if row.table == "objective"] == OBJECTIVES
     shares = [
         (row.runs[0].examples.masking.mask_share, row.runs[0].examples.masking.random_share)
@@ -115,7 +115,7 @@ def test_every_table_of_the_paper_has_its_rows(run: RunConfig) -> None:
 
 
 def test_the_runs_own_encoder_is_pre_trained_once_for_all_tables(run: RunConfig) -> None:
-    wanted = table_rows(run, ("objective", "size", "masking"))
+    wanted = rows_of_tables(run, ("objective", "size", "masking"))
     own = {(row.table, row.name): row.runs for row in wanted}
     base = own["objective", "base"]
     for again in (own["size", "12x768"], own["masking", "mask80-same10-random10"]):
@@ -125,7 +125,7 @@ def test_the_runs_own_encoder_is_pre_trained_once_for_all_tables(run: RunConfig)
 
 
 def test_language_models_read_running_text_in_which_nothing_is_replaced(run: RunConfig) -> None:
-    for row in table_rows(run, ("objective",)):
+    for row in rows_of_tables(run, ("objective",)):
         for one in (*row.runs, *row.partners):
             is_language_model = one.pretrain.objective == "next_token"
             assert is_language_model == (row.name not in ("base", "no-nsp"))
@@ -137,7 +137,7 @@ def test_language_models_read_running_text_in_which_nothing_is_replaced(run: Run
 
 
 def test_elmo_is_two_lstms_that_read_apart_and_are_only_features(run: RunConfig) -> None:
-    (elmo,) = [row for row in table_rows(run, ("objective",)) if row.name == "elmo"]
+    (elmo,) = [row for row in rows_of_tables(run, ("objective",)) if row.name == "elmo"]
     for left, right in zip(elmo.runs, elmo.partners, strict=True):
         assert left.encoder.layer_type == right.encoder.layer_type == "lstm"
         assert left.encoder.attention_direction == "left_to_right"
@@ -148,18 +148,18 @@ def test_elmo_is_two_lstms_that_read_apart_and_are_only_features(run: RunConfig)
 
 
 def test_main_rows_are_pre_trained_with_three_seeds_on_the_same_examples(run: RunConfig) -> None:
-    base = table_rows(run, ("objective",))[0]
+    base = rows_of_tables(run, ("objective",))[0]
     assert [one.pretrain.seed for one in base.runs] == [None, 12346, 12347]
     alike = [one.model_copy(update={"name": "", "pretrain": run.pretrain}) for one in base.runs]
     assert alike[0] == alike[1] == alike[2]
-    kept = [row for row in table_rows(run, ("masking",)) if row.name == "mask80-same20-random0"]
+    kept = [row for row in rows_of_tables(run, ("masking",)) if row.name == "mask80-same20-random0"]
     assert [len(row.runs) for row in kept] == [1]
 
 
 @pytest.mark.parametrize("preset", ["tiny", "base", "large"])
 def test_rows_exist_at_every_size(run_table: dict[str, Any], preset: str) -> None:
     run = RunConfig.model_validate({**run_table, "encoder": {"preset": preset}})
-    shapes = [row.runs[0].encoder for row in table_rows(run, ("size",))]
+    shapes = [row.runs[0].encoder for row in rows_of_tables(run, ("size",))]
     assert shapes[-1].hidden_size == run.encoder.hidden_size
     assert all(shape.hidden_size % shape.num_attention_heads == 0 for shape in shapes)
 
@@ -168,7 +168,7 @@ def test_rows_share_what_they_have_in_common(
     inline: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
     made: dict[str, list[str]] = {}
-    for row in table_rows(run, ("objective",), seeds=1):
+    for row in rows_of_tables(run, ("objective",), seeds=1):
         record = execute(Plan(row.runs[0], machine))
         made[row.name] = [name for name, stage in record.stages.items() if stage.state == "made"]
     assert made["base"][:4] == ["vocabulary", "tokens", "examples", "pretrain"]
@@ -211,7 +211,7 @@ def test_every_row_is_judged_on_the_same_examples_and_two_directions_share_a_hea
 def test_a_difference_is_called_one_if_three_seeds_make_it_significant_in_its_table(
     run: RunConfig,
 ) -> None:
-    wanted = table_rows(run, ("masking",))
+    wanted = rows_of_tables(run, ("masking",))
     losses = {row.name: [5.0 + 0.01 * n for n in range(len(row.runs))] for row in wanted}
     losses["mask100-same0-random0"] = [5.100, 5.111, 5.119]
     losses["mask0-same0-random100"] = [5.00, 5.02, 5.03]
@@ -229,7 +229,7 @@ def test_a_difference_is_called_one_if_three_seeds_make_it_significant_in_its_ta
 
 
 def test_a_row_on_the_plateau_of_the_word_frequencies_is_marked(run: RunConfig) -> None:
-    wanted = table_rows(run, ("objective",), seeds=1)
+    wanted = rows_of_tables(run, ("objective",), seeds=1)
     losses = {row.name: [5.0] for row in wanted} | {"no-nsp": [6.25]}
     result = found(run, wanted, losses)
     assert [row.name for row in result.tables[0].rows if row.on_plateau] == ["no-nsp"]
@@ -237,7 +237,7 @@ def test_a_row_on_the_plateau_of_the_word_frequencies_is_marked(run: RunConfig) 
 
 
 def test_the_page_speaks_in_words_and_loads_nothing(run: RunConfig) -> None:
-    wanted = table_rows(run, ("objective",))
+    wanted = rows_of_tables(run, ("objective",))
     losses = {row.name: [5.0, 5.01, 5.02][: len(row.runs)] for row in wanted}
     result = found(run, wanted, losses).model_copy(update={"title": "<mine>"})
     page = as_page(result)
@@ -254,7 +254,7 @@ def test_the_page_speaks_in_words_and_loads_nothing(run: RunConfig) -> None:
 
 
 def test_page_and_data_lie_in_a_folder_beside_the_runs(run: RunConfig, tmp_path: Path) -> None:
-    wanted = table_rows(run, ("objective",), seeds=1)
+    wanted = rows_of_tables(run, ("objective",), seeds=1)
     for row in wanted:
         folder = tmp_path / row.runs[0].name
         folder.mkdir()
@@ -270,9 +270,9 @@ def test_page_and_data_lie_in_a_folder_beside_the_runs(run: RunConfig, tmp_path:
 
 def test_the_ladder_climbs_by_one_change_a_rung_at_equal_flops(run_table: dict[str, Any]) -> None:
     run = RunConfig.model_validate({**run_table, "encoder": {"preset": "small"}})
-    rungs = [row.runs[0] for row in table_rows(run, ("modern",))]
+    rungs = [row.runs[0] for row in rows_of_tables(run, ("modern",))]
     assert len(rungs) == 9
-    assert all(len(row.runs) == 3 for row in table_rows(run, ("modern",)))
+    assert all(len(row.runs) == 3 for row in rows_of_tables(run, ("modern",)))
     for one in rungs:
         flops = one.pretrain.steps * step_flops(one)
         assert flops == pytest.approx(run.pretrain.steps * step_flops(run), rel=0.05)
@@ -288,7 +288,7 @@ def test_the_ladder_climbs_by_one_change_a_rung_at_equal_flops(run_table: dict[s
 
 def test_the_configured_ladder_has_nine_rungs_of_three_pre_trainings_at_equal_flops() -> None:
     run = parse(RunConfig, read_toml(PROJECT / "configs" / "ladder.toml"), source="ladder.toml")
-    wanted = table_rows(run, ("modern",))
+    wanted = rows_of_tables(run, ("modern",))
     assert [len(row.runs) for row in wanted] == [3] * 9
     flops = [row.runs[0].pretrain.steps * step_flops(row.runs[0]) for row in wanted]
     assert flops == pytest.approx([flops[0]] * 9, rel=0.01)
@@ -304,13 +304,13 @@ def test_a_ladder_begins_at_bert(run_table: dict[str, Any]) -> None:
         "pretrain": {**run_table.get("pretrain", {}), "next_sentence_loss": False},
     }
     with pytest.raises(UsageError, match="the ladder begins at BERT's encoder"):
-        table_rows(RunConfig.model_validate(table), ("modern",))
+        rows_of_tables(RunConfig.model_validate(table), ("modern",))
 
 
 def test_a_rung_is_compared_with_the_one_before_it_in_pairs_of_seeds(
     run: RunConfig,
 ) -> None:
-    wanted = table_rows(run, ("modern",))
+    wanted = rows_of_tables(run, ("modern",))
     losses = {row.name: [5.0 - 0.1 * n + 0.01 * seed for seed in (0, 1, 3)]
               for n, row in enumerate(wanted)}  # fmt: skip
     losses["deep"] = [5.0, 4.9, 5.3]
