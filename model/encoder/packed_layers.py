@@ -60,6 +60,7 @@ class PackedLayers:
     @cached_property
     def _addresses(self) -> Tensor:
         """Of all parts."""
+        # Valid only while `_parts` keeps the tensors alive, and only in this process.
         found = [[0 if part is None else part.data_ptr() for part in row] for row in self._parts]
         return torch.tensor(found)
 
@@ -73,9 +74,13 @@ class PackedLayers:
         if native is None or not hidden_TH.is_cpu or hidden_TH.dtype != self.dtype:
             return None
         config, (tokens, width) = self.config, hidden_TH.shape
+        # All layers write into one tensor, so whoever wants the last state alone takes a view of
+        # it.
         states = hidden_TH.new_empty(len(self._parts) + 1, tokens, width)
         states[0] = hidden_TH
         sizes = width, config.intermediate_size, config.num_attention_heads
+        # Scratch memory comes from torch's allocator, which keeps it for the next call; the kernel
+        # allocates nothing.
         room = torch.empty(native("encoding_room", tokens, *sizes), dtype=torch.uint8)
         lengths = batch.lengths
         # As in `GroupedAttention`, without dropout.
@@ -131,6 +136,8 @@ def _quantised(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     native = kernels(weight.dtype)
     assert native is not None
     panels = torch.empty(weight.numel(), dtype=torch.int8)
+    # A token is x ≈ scale · byte + lowest, so x·w = scale (bytes·w) + lowest Σw: with the sums Σw of
+    # the columns, a token's offset costs one multiplication for each column.
     scales, sums = torch.empty(2, weight.shape[1])
     native("quantise_weight", *weight.shape, weight, *weight.stride(), panels, scales, sums)
     return panels, scales, sums

@@ -108,10 +108,13 @@ def choose(
 
 def verdict(values: dict[float, Floats], report: Callable[[float], Floats]) -> Verdict:
     """From values by share on the set that chooses, and a function to those on the other one."""
+    # Of equal candidates the one nearest to the old encoder: a change needs a reason.
     best = max(values, key=lambda share: (values[share].mean(), -share))
     before_Q = report(0.0)
     if best == 0:
         return Verdict(0.0, Interval(0.0, 0.0, 0.0), float(before_Q.mean()))
+    # By question: both encoders answer the same ones, so most of the spread between hard and easy
+    # questions cancels.
     difference = interval(report(best) - before_Q, level=LEVEL)
     return Verdict(best, difference, float(before_Q.mean()))
 
@@ -124,6 +127,7 @@ def search_quality(model: Model, asked: QuestionSet) -> Floats:
     for start in range(0, len(questions_QH), QUESTIONS_AT_ONCE):
         scores_QP = questions_QH[start : start + QUESTIONS_AT_ONCE] @ passages_PH.T
         for scores_P, relevant in zip(scores_QP, asked.relevant[start:], strict=False):
+            # Equal scores rank by row, as in a search, not all with the best or the worst rank.
             ranks = [
                 1
                 + int(np.count_nonzero(scores_P > scores_P[number]))

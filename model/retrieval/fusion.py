@@ -42,6 +42,9 @@ def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: fl
     """[N] the scores of the ranking: those given, or the weighted sum of both, standardised."""
     if len(by) == 1:
         return next(iter(by.values()))
+    # Cosines may all lie between .7 and .9, and BM25 scores between 0 and 30: only in units of their
+    # own spread can the two be added. It is the spread over all passages, so that a passage's score
+    # does not depend on which others are ranked with it.
     weights = {"vectors": weight, "lexical": 1 - weight}
     total_N = np.zeros(len(by["vectors"]), np.float32)
     for name, share in weights.items():
@@ -55,6 +58,8 @@ def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: fl
 def best_rows(scores_N: Scores, count: int) -> npt.NDArray[np.int64]:
     """[K] the `count` best rows, best first; of equal scores the first rows."""
     kept = min(count, len(scores_N))
+    # The K-th best score, in linear time. `argpartition` would choose freely among rows with just
+    # this score; taking all of them and sorting stably keeps the first ones.
     least = np.partition(scores_N, len(scores_N) - kept)[len(scores_N) - kept]
     rows_K = np.flatnonzero(scores_N >= least)
     return rows_K[np.argsort(-scores_N[rows_K], kind="stable")][:kept]

@@ -100,10 +100,14 @@ class Reranking(Ranking):
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy of each list, or the mean over its pairs, summed over the lists."""
+        # Lists of different lengths side by side; what a list lacks is -inf, of which a softmax
+        # makes 0.
         scores_US = by_group(logits[:, 0], targets)
         first_U = torch.zeros(len(targets), dtype=torch.int64, device=logits.device)
         if self.config.reranking.loss == "listwise":
             return functional.cross_entropy(scores_US, first_U, reduction="sum")
+        # A sigmoid would make NaN of it, even with a weight of 0: 0 · inf. So it is replaced first
+        # and left out after.
         there_US = torch.isfinite(scores_US)
         relevant_US = torch.zeros_like(scores_US)
         relevant_US[:, 0] = 1.0
@@ -145,6 +149,7 @@ def listed(table: TaskTable) -> TaskTable:
             "relevant passage and 0 for another one"
         )
     negatives: dict[str, list[JsonValue]] = defaultdict(list)
+    # Two passes: a query's negatives may come after the rows of its relevant passages.
     queries = [str(query) for query in table.columns["query"]]
     for query, passage, mark in zip(queries, table.columns["passage"], marks, strict=True):
         if not mark:
@@ -166,6 +171,8 @@ def _lists(texts: RankingTexts, *, split: str, negatives: int) -> Iterator[Candi
     relevant = dict(zip(texts.queries, texts.relevant, strict=True))
     rows: list[tuple[str, list[int], list[int]]]
     if split == "train":
+        # One list per row: a query with several relevant passages has several lists, each with one
+        # of them as the answer; the others are left out of its negatives below.
         rows = [
             (query, [number[passage]], [number[text] for text in own])
             for query, passage, *own in texts.lines
@@ -176,9 +183,12 @@ def _lists(texts: RankingTexts, *, split: str, negatives: int) -> Iterator[Candi
             hard[query] += (number[text] for text in own)
         rows = [(query, sorted(relevant[query]), hard[query]) for query in texts.queries]
     for row, (query, right, others) in enumerate(rows):
+        # Mined negatives are sometimes relevant by another row.
         wrong = [one for one in dict.fromkeys(others) if one not in relevant[query]]
         if split == "train":
             wrong = wrong[:negatives]
+        # A list is filled up to the number asked for, also on dev and test, where all hard
+        # negatives stay.
         known = {*relevant[query], *wrong}
         drawn = _drawn(len(texts.passages), known, negatives - len(wrong), split=split, row=row)
         yield Candidates(query, (*right, *wrong, *drawn))
@@ -189,6 +199,8 @@ def _drawn(passages: int, known: set[int], count: int, *, split: str, row: int) 
     if count < 1:
         return []
     stream = np.uint64(address("candidates", split, row))
+    # Counter-based: the numbers depend on the row alone, not on what was drawn for rows before.
+    # Some hit passages that are known already, or repeat, so a few more are drawn than needed.
     bits = draw(stream, np.arange(DRAWS * count + len(known)))
     numbers = dict.fromkeys(below(high_half(bits), passages).tolist())
     return [number for number in numbers if number not in known][:count]

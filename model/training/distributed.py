@@ -123,6 +123,7 @@ def gradient_buckets(
     buckets: list[list[Parameter]] = [[]]
     size = 0
     for parameter in reversed(list(parameters)):
+        # Never an empty bucket: a parameter larger than the limit has one of its own.
         if buckets[-1] and size + parameter.nbytes > bucket_bytes:
             buckets.append([])
             size = 0
@@ -167,6 +168,7 @@ class GradientBuckets:
 
     def _arrived(self, index: int, _: Tensor) -> None:
         """Hook: a gradient of bucket `index` is complete; start the reductions that are due."""
+        # Without `begin`: a micro-batch before the last, whose gradients are still being added up.
         if self._sums is None:
             return
         self._missing[index] -= 1

@@ -70,6 +70,7 @@ def _fitted(rows: HeldOutRows) -> float:
 
     def penalised(logarithm: float) -> float:
         # The sum over rows and labels, where `losses` has means over labels.
+        # Searched over logarithms: half and twice the scale are equally far from 1.
         loss = rows.cooled([math.exp(logarithm)]).losses().sum() * (
             1 if rows.exclusive else rows.labels
         )
@@ -83,6 +84,7 @@ def _fitted(rows: HeldOutRows) -> float:
 
 def folded(weights: Mapping[str, Tensor], temperatures: Sequence[float]) -> dict[str, Tensor]:
     """The weights of a model whose logits are divided by the temperatures."""
+    # logits / t = (x W + b) / t = x (W / t) + b / t: dividing the weights divides the logits.
     scale = 1.0 / torch.tensor(temperatures, dtype=torch.float32)
     return {
         # The first dimension is that of the labels.
@@ -102,6 +104,7 @@ def calibration(
     """
     temperatures = fit_temperatures(fitted_to)
     before = judged_on or fitted_to
+    # A temperature judged by the rows that it was fitted to would look better than it is.
     after = judged_on.cooled(temperatures) if judged_on else _cross_fitted(fitted_to)
     return Calibration(
         temperatures=temperatures,
@@ -118,6 +121,7 @@ def _cross_fitted(rows: HeldOutRows) -> HeldOutRows:
     logits = rows.logits.copy()
     for part in np.array_split(order, min(PARTS, len(rows))):
         others = rows.take(np.setdiff1d(order, part))
+        # Every row is divided exactly once, by a temperature that has not seen it.
         logits[part] = rows.take(part).cooled(fit_temperatures(others)).logits
     return HeldOutRows(logits, rows.targets)
 
@@ -133,6 +137,7 @@ def quality(rows: HeldOutRows) -> ProbabilityQuality:
     # Bootstrap: rows with replacement, the same for every figure.
     size = (_draws(chances.size), len(rows))
     draws = np.random.default_rng(address("bootstrap")).integers(len(rows), size=size)
+    # Unlike the losses, which are means over rows, it has to be binned again for every resample.
     errors = [calibration_error(chances[drawn], happened[drawn]) for drawn in draws]
     return ProbabilityQuality(
         rows=len(rows),
@@ -155,6 +160,8 @@ def calibration_error(chances: Floats, happened: Floats) -> float:
 
 def _bins(chances: Floats, happened: Floats) -> list[tuple[float, float, int]]:
     """Mean probability, frequency and number of events of every bin."""
+    # Bins of equal mass: with bins of equal width, most of a good model's rows would be in the last
+    # one, and the others would hold too few to tell a frequency.
     order = np.argsort(chances, axis=None, kind="stable")
     bins = min(BINS, max(1, len(order) // ROWS_PER_BIN))
     flat, hits = chances.ravel()[order], happened.ravel()[order]
@@ -166,6 +173,8 @@ def _bins(chances: Floats, happened: Floats) -> list[tuple[float, float, int]]:
 
 def _expected_error(chances: Floats) -> float:
     """The mean calibration error of as many events that happen with just these probabilities."""
+    # The error is a mean of absolute differences, so finite samples give more than 0 even if every
+    # probability is right. This is what the measured error is to be compared with.
     rng = np.random.default_rng(address("calibrated"))
     return float(
         np.mean(

@@ -39,12 +39,16 @@ def nonconformity(rows: HeldOutRows) -> Floats:
     shares = rows.probabilities()
     if rows.exclusive:
         return 1.0 - shares[np.arange(len(rows)), rows.targets][:, None]
+    # Of several labels, each is a question with two answers; the score is that of the right one.
     return np.where(rows.targets > 0, 1.0 - shares, shares)
 
 
 def limits(scores: Sequence[Sequence[float]] | Floats, confidence: float) -> Floats:
     """[1 or L] the largest score allowed, from scores by label; infinite for too few rows."""
     found = []
+    # Among n held-out rows and a new one, all exchangeable, the new one's score is among the k
+    # smallest of n + 1 with probability k / (n + 1). So k = ⌈(n + 1) · confidence⌉, and the limit
+    # is the k-th smallest score; beyond n, no finite limit would do.
     for column in np.atleast_2d(np.asarray(scores, np.float64)):
         # tolerance: (9 + 1) * 0.9 is a little more than 9 in floating point
         place = math.ceil((len(column) + 1) * confidence - 1e-9)
@@ -68,6 +72,7 @@ def reliance(fitted_to: HeldOutRows, judged_on: HeldOutRows | None, *, split: Sp
 
     Of the rows `judged_on`; None: of those that the scores are from, in parts.
     """
+    # A row must not be covered by a limit that it has helped to set.
     pairs = [(fitted_to, judged_on)] if judged_on else _in_parts(fitted_to)
     found = []
     for level in LEVELS:
@@ -106,10 +111,12 @@ def risk(rows: HeldOutRows) -> tuple[RiskPoint, ...]:
     """The share of wrong answers among the surest rows, by how many are answered."""
     shares = rows.probabilities()
     if rows.exclusive:
+        # How sure an answer is: the probability of the label that is answered.
         sure, wrong = shares.max(-1), shares.argmax(-1) != rows.targets
     else:
         sure = np.maximum(shares, 1 - shares).ravel()
         wrong = ((shares >= 0.5) != (rows.targets > 0)).ravel()
+    # Place k - 1: the error rate if only the k surest are answered.
     rates = np.cumsum(wrong[np.argsort(-sure, kind="stable")]) / np.arange(1, len(sure) + 1)
     places = np.unique(np.linspace(1, len(sure), min(CURVE_POINTS, len(sure))).round().astype(int))
     return tuple(

@@ -45,14 +45,19 @@ def kept_rows(count: int) -> Places:
 
 def p_values(known: Vectors, new: Vectors) -> NDArray[np.float64]:
     """[N] of new vectors, by the distances between the K known ones."""
+    # By cosines throughout, so "farther" is "a smaller cosine to the nearest row".
     known, new = _of_length_1(known), _of_length_1(new)
     between = known @ known.T
+    # A training row is not its own neighbour, or all would have a distance of 0.
     np.fill_diagonal(between, -np.inf)
     own = np.sort(between.max(-1)) if len(known) > 1 else np.zeros(0)
     found = np.empty(len(new))
     for first in range(0, len(new), ROWS_AT_ONCE):
         nearest = (new[first : first + ROWS_AT_ONCE] @ known.T).max(-1)
+        # The training rows at least as far from their neighbours as this one.
         found[first : first + ROWS_AT_ONCE] = np.searchsorted(own, nearest, side="right")
+    # The new row counts as one of them: with this 1, a p-value is below any level no more often
+    # than that level promises, and is never 0.
     return (found + 1.0) / (len(own) + 1.0)
 
 
