@@ -159,6 +159,9 @@ def write_line_runs(
                 documents += int(np.count_nonzero(np.diff(block.ends, prepend=0)))
                 lines, size = lines + len(found.ends_L), size + len(block.text)
                 if sum(map(len, waiting)) >= RUN_LINES:
+                    # Runs are cut by the number of lines, so memory is bounded; which lines are in
+                    # which run makes no difference to the result, as the launcher merges all of
+                    # them by key.
                     rows += _write_run(waiting, config, writer)
                     waiting = []
             rows += _write_run(waiting, config, writer)
@@ -174,7 +177,10 @@ def write_line_runs(
 
 def _rows(block: DocumentBlock, lines: Lines) -> pa.RecordBatch:
     """A row for each line that may recur."""
+    # Others have too few words, even with their neighbours, so no list can name them.
     which = np.flatnonzero(lines.keys_L != ALWAYS_KEPT)
+    # What is keyed may be a line, or several that stand together; its text goes from the first to
+    # the last of them.
     starts = lines.starts_L[lines.firsts_L[which]]
     stops = np.minimum(lines.ends_L[lines.lasts_L[which]] - 1, starts + TEXT_BYTES)
     raw = block.text.tobytes()
@@ -205,14 +211,23 @@ def _write_run(
     # Stable: of a document's equal lines the first stays the first.
     order = np.lexsort((ranks_L, keys_L))
     keys_L, ranks_L = keys_L[order], ranks_L[order].copy()
+    # Any other number in front makes the first row a new key; 64 bits wrap around.
     new_key_L = np.diff(keys_L, prepend=keys_L[0] + np.uint64(1)) != 0
     new_document_L = new_key_L | (np.diff(ranks_L, prepend=ranks_L[0]) != 0)
     # How many documents of smaller rank have the same line; those beyond the first few share a row.
+    # Documents counted from the run's beginning, minus those before the key, which the running
+    # maximum carries along the key's rows.
     documents_L = np.cumsum(new_document_L)
     first_L = np.maximum.accumulate(np.where(new_key_L, documents_L, 0))
+    # Of a run's documents the `min_documents` with the smallest ranks keep rows of their own: among
+    # those of all runs are the smallest ones of all, which alone decide. The rest is one row of
+    # sums.
     is_rest_L = documents_L - first_L >= config.min_documents
     ranks_L[is_rest_L] = NO_DOCUMENT
+    # With the rest's ranks made equal, these are the rows to write: one for each document, one for
+    # the rest.
     starts_M = np.flatnonzero(new_key_L | (np.diff(ranks_L, prepend=ranks_L[0]) != 0))
+    # The text is the same in all rows of a key, but for collisions of 64 bits.
     has_text = pa.array(new_key_L[starts_M])
     texts = pc.if_else(has_text, table["text"].combine_chunks().take(pa.array(order[starts_M])), "")
     counts = (table[name].to_numpy()[order] for name in ("lines", "bytes"))
@@ -252,6 +267,8 @@ class SourceLines:
             # Keys are hashes, so equal ranges of them have about as many rows each.
             parts = sum(map(len, runs)) // RANGE_ROWS + 1
             bounds = [(part << 64) // parts for part in range(1, parts)]
+            # Sorted, so a range of keys is a slice of every run: a merge without a heap, in ranges
+            # that fit into memory.
             cuts = [
                 [0, *np.searchsorted(run["key"], np.array(bounds, dtype=np.uint64)), len(run)]
                 for run in runs
@@ -341,16 +358,21 @@ def _recurring(
     )
     new_key_N = np.diff(keys_N, prepend=keys_N[0] + np.uint64(1)) != 0
     new_document_N = new_key_N | (np.diff(ranks_N, prepend=ranks_N[0]) != 0)
+    # Rows for the rest do not name their documents, and need not: a run that has one has
+    # `min_documents` rows beside it, which suffice.
     new_document_N &= ranks_N != NO_DOCUMENT
     starts_G = np.flatnonzero(new_key_N)
     recurs_G = np.add.reduceat(new_document_N.astype(np.int64), starts_G) >= config.min_documents
     # The document after the last one that keeps the line, of those that recur.
     document_rows = np.flatnonzero(new_document_N)
     first_G = np.searchsorted(document_rows, starts_G[recurs_G])
+    # The documents of smallest rank keep the line. A rank is a hash of the document, so which ones
+    # they are depends on their content alone, not on files or workers.
     first_removed_G = ranks_N[document_rows[first_G + config.kept_documents]]
     group_N = np.cumsum(new_key_N) - 1
     limit_G = np.zeros(len(starts_G), dtype=np.uint64)
     limit_G[recurs_G] = first_removed_G
+    # The rest has the largest rank, so it loses the line.
     loses_N = ranks_N >= limit_G[group_N]
 
     def sums(values_N: Int64s) -> Int64s:

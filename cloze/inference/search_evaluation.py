@@ -200,11 +200,14 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
         ranked_C = scores.ranked(searched.how.weight)
         of_question = _relevant_by_system(scores, gold, number, searched.how.weight)
         if searched.how.rerank:
+            # Metrics see the whole collection: behind what was reranked comes the rest in its old
+            # order.
             ranked_C = searched.ranked(scores, FIRST).over(ranked_C)
             of_question[RERANKED] = _relevant(ranked_C, gold, number)
         for name, found in of_question.items():
             ranks.setdefault(name, []).append(found)
         if HYBRID in of_question:
+            # The scores are there: trying all weights costs a sum each, not a search each.
             for weight in WEIGHTS:
                 weighted_C = fused(scores.by, scores.spreads, weight=weight)
                 weighted.setdefault(weight, []).append(_relevant(weighted_C, gold, number))
@@ -253,6 +256,7 @@ def _relevant(scores_C: Vectors, gold: Gold, number: int, *, above: float = -np.
 
     A unit has the score of its best passage; of equal scores the first comes first.
     """
+    # The passages of a document follow each other, so its best one is a maximum over a range.
     units_U = np.maximum.reduceat(scores_C, gold.firsts(number))
     ranks = [
         1
@@ -287,6 +291,8 @@ def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> We
         return None
     values = {weight: by_metric(found)[HEADLINE] for weight, found in weighted.items()}
     order: npt.NDArray[np.int64] = np.random.default_rng(0).permutation(len(given_Q))
+    # The best of so many weights is better than any given one on the questions that chose it, by
+    # luck alone; so other questions report.
     choosing, reporting = order[::2], order[1::2]
     best = max(values, key=lambda weight: values[weight][choosing].mean())
     return WeightChoice(best, interval(values[best][reporting] - given_Q[reporting]))

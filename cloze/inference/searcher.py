@@ -154,6 +154,8 @@ class Ranked(NamedTuple):
     def over(self, scores_C: Vectors) -> Vectors:
         """[C] scores of the whole ranking, in which these passages come first, in this order."""
         found_C = scores_C.copy()
+        # A reranker's scores cannot be compared with those that found the passages, so only the
+        # order is kept: whatever was reranked stands above whatever was not.
         found_C[self.places_D] = scores_C.max() + np.arange(len(self.places_D), 0, -1)
         return found_C
 
@@ -234,6 +236,8 @@ class Search:
         if self._reranker:
             top_k = max(top_k, self.how.depth)
         stream = iter(questions)
+        # Several questions share one pass over the vectors, which are read from disk or memory at
+        # its speed; but a score for each question and passage has to fit into memory.
         together = max(1, min(MOST_QUESTIONS, MOST_SCORES // len(self)))
         while batch := list(islice(stream, together)):
             if self.how.ranking == "lexical":
@@ -263,6 +267,9 @@ class Search:
         self, graph: Graph, question: str, vector_H: Vectors, top_k: int
     ) -> PassageScores:
         """The scores of passages that are near in the graph, or among the best by words."""
+        # The graph names the nearest without looking at all; those best by words may be far from
+        # it, so both kinds are candidates, and both get both scores. Spreads over all passages keep
+        # the sum on the scale of an exhaustive search: the graph estimates that of the cosines.
         rows_C, cosines_C = graph.candidates(vector_H, max(top_k, FEWEST_CANDIDATES))
         spreads = {"vectors": Spread(*graph.spread(vector_H))}
         if not self._lexical:
@@ -278,6 +285,8 @@ class Search:
         if not self._reranker:
             places_D = best_rows(ranked_C, count)
             return Ranked(places_D, ranked_C[places_D])
+        # The reranker reads whole texts, which costs a thousand times a cosine: only the first
+        # `depth`.
         places_D = best_rows(ranked_C, self.how.depth)
         rows_D = places_D if scores.rows_C is None else scores.rows_C[places_D]
         texts = [self.passage(row).indexed for row in rows_D.tolist()]
@@ -292,6 +301,8 @@ class Search:
             ranks = {
                 name: rank_of(one_C, place)
                 for name, one_C in scores.by.items()
+                # BM25 ranks nothing that shares no word with the question; a rank among zeros would
+                # be chance.
                 if name == "vectors" or one_C[place] > 0
             }
             if ranks:

@@ -136,8 +136,8 @@ def _quantised(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     native = kernels(weight.dtype)
     assert native is not None
     panels = torch.empty(weight.numel(), dtype=torch.int8)
-    # A token is x ≈ scale · byte + lowest, so x·w = scale (bytes·w) + lowest Σw: with the sums Σw of
-    # the columns, a token's offset costs one multiplication for each column.
+    # A token is x ≈ scale · byte + lowest, so x·w = scale (bytes·w) + lowest Σw: with the sums Σw
+    # of the columns, a token's offset costs one multiplication for each column.
     scales, sums = torch.empty(2, weight.shape[1])
     native("quantise_weight", *weight.shape, weight, *weight.stride(), panels, scales, sums)
     return panels, scales, sums

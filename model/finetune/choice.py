@@ -60,6 +60,9 @@ def folds_of(table: TaskTable, config: ChoiceConfig, *, repeat: int = 0) -> tupl
     """The folds of the rows of a training table; `repeat`: of another division."""
     parts = _parts(table, config.folds, repeat=repeat)
     every = np.arange(len(table))
+    # Few rows: every fold trains a model, and each row is held out once. Many rows: one model is
+    # trained without the first part, whose pieces then stand for folds: a standard error needs
+    # several scores, not several trainings.
     if len(table) <= config.many_rows:
         return tuple(Fold(np.setdiff1d(every, part), (part,)) for part in parts if len(part))
     held = np.array_split(parts[0], config.folds)
@@ -75,6 +78,8 @@ def _parts(table: TaskTable, count: int, *, repeat: int) -> list[Places]:
         named.setdefault("" if several else str(label), []).append(row)
     if len(named) > len(table) // 2:  # numbers written as text
         named = {"": [row for rows in named.values() for row in rows]}
+    # The rows of a label stand together, in random order, and are dealt like cards: the counts of a
+    # label in two parts differ by one at most, and so do the sizes of the parts.
     dealt = [row for _, rows in sorted(named.items()) for row in rows]
     return [np.sort(np.array(dealt[number::count], np.int64)) for number in range(count)]
 
@@ -101,6 +106,8 @@ class CrossValidation:
         task = self.problem.config.name
         names = approaches_for(self.problem, self.config.approaches)
         if len(self.table) > self.config.many_rows:
+            # Contrastive tuning is for few rows; with many it costs most and gains nothing over
+            # fine-tuning.
             names = tuple(name for name in names if name != "contrastive") or names
         candidates: list[Candidate] = []
         logits: dict[ApproachName, Logits] = {}
@@ -114,9 +121,13 @@ class CrossValidation:
                 f"{self.problem.headline} over {len(found.folds)} folds"
             )
         best = max(candidates, key=lambda one: one.mean)
+        # The rule of one standard error: names are ordered by cost, so the first that is good
+        # enough is the cheapest.
         enough = best.mean - best.standard_error
         place = next(n for n, one in enumerate(candidates) if one.mean >= enough)
         chosen = names[place]
+        # How the score grows with the labels: worth knowing before labelling more. The last point,
+        # all rows, is there already.
         curve = [self._compared(chosen, share=share)[0] for share in self.config.shares]
         say(f"finetune {task}: chosen {chosen}, the best is {best.approach}")
         record = Choice(
@@ -133,6 +144,8 @@ class CrossValidation:
         held: list[Places] = []
         found: list[Logits] = []
         sizes: list[int] = []
+        # Other divisions of the same rows steady the mean. Logits are kept from the first one, in
+        # which each row is predicted exactly once.
         for repeat in range(self.config.repeats if share == 1.0 else 1):
             for fold in folds_of(self.table, self.config, repeat=repeat):
                 smaller = replace(fold, train=self._some(fold.train, share))
@@ -143,6 +156,8 @@ class CrossValidation:
                         held.append(rows)
                         found.append(logits)
         mean, error = float(np.mean(scores)), standard_error(scores)
+        # Folds share training rows, so their scores are not independent and the interval is
+        # somewhat too narrow; it is for comparing approaches on the same folds.
         margin = error * float(scipy.stats.t.ppf(0.975, max(len(scores) - 1, 1)))
         candidate = Candidate(
             approach=name,
@@ -159,8 +174,11 @@ class CrossValidation:
         if share == 1.0:
             return rows
         parts = max(1, math.floor(1 / share))
+        # One stratified part of 1/share has about this share of every label.
         dealt = _parts(self.table.take(rows.tolist()), parts, repeat=0)[0]
         labels = [str(self.table.columns["label"][row]) for row in rows]
+        # A label of fewer rows than parts may be in another part. It gets its last row; unless
+        # labels are nearly as many as rows, as for numbers, where every row would be "missing".
         missing = {label: place for place, label in enumerate(labels)}
         for place in dealt:
             missing.pop(labels[place], None)
@@ -175,6 +193,7 @@ class CrossValidation:
             f"{PART}{number}": self.table.take(part.tolist())
             for number, part in enumerate(fold.parts)
         }
+        # A fold may lack a rare label; its outputs must mean the same as those of the whole task.
         labels = {"labels": self.problem.labels} if self.problem.labels else {}
         task = self.problem.config.model_copy(update=labels)
         problem = load_problem(task, self.tokenizer, tables)

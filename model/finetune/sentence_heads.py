@@ -66,16 +66,20 @@ class VectorCache:
     def of(self, problem: Problem, split: str) -> Vectors:
         """[N, H] vectors of length 1 of a split's sequences, in the file's order."""
         sequences = whole_vocabulary(problem, split)
+        # Ids alone do not tell a text from a pair whose ids are the same: the border counts, too.
         keys = [
             sequences.input_ids.row(row).tobytes()
             + int(sequences.segment_a_lengths[row]).to_bytes(4)
             for row in range(len(sequences))
         ]
+        # Backwards, so that of equal sequences the first row stays in the dictionary.
         first = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._known}
         missing = np.array(sorted(first.values()), np.int64)
         device = next(self.model.parameters()).device
         budget = tokens_at_once(device)
         with torch.inference_mode():
+            # Not the rows of the split in order: a batch of similar lengths pads nothing, and the
+            # results are put back by key.
             for places in batches_by_length(sequences.lengths[missing], token_budget=budget):
                 rows = missing[places]
                 if not len(rows):
@@ -120,6 +124,8 @@ class LinearHead:
 def fit_head(problem: Problem, vectors: Vectors, *, means: bool = False) -> LinearHead:
     """The head fitted to the training rows' vectors; `means`: to the mean of each class."""
     targets = problem.targets("train", np.arange(len(vectors)))
+    # The head is fitted to z = (x - shift) / scale, and then rewritten for x itself: w·z + b = (w /
+    # scale)·x + (b - (w / scale)·shift). Nothing but a linear layer is saved.
     shift = vectors.mean(0, dtype=np.float64)
     centred = vectors - shift
     scale = math.sqrt(float((centred**2).sum(-1).mean())) or 1.0
@@ -135,6 +141,8 @@ Fitted = tuple[NDArray[np.float64], NDArray[np.float64]]
 def _class_means(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]) -> Fitted:
     """The nearest mean wins: half its squared distance, without the part that all labels share."""
     seen = np.unique(targets)
+    # -|x - m|² / 2 = m·x - |m|² / 2 - |x|² / 2, and the last term is the same for all labels, so
+    # the nearest mean is a linear head.
     means = np.stack([vectors[targets == label].mean(0) for label in seen])
     return _placed(problem.outputs, seen, means, -(means**2).sum(-1) / 2)
 
@@ -158,12 +166,15 @@ def _regression(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]
     if problem.exclusive:
         seen = np.unique(targets)
         weight, bias = fitted(targets)
+        # One row of weights, w, says how much likelier the second label is. As two logits, -w/2 and
+        # w/2 have this difference, and a model for two labels has two outputs.
         if len(seen) == 2:
             weight, bias = np.concatenate((-weight, weight)) / 2, np.concatenate((-bias, bias)) / 2
         return _placed(problem.outputs, seen, weight, bias)
     weights, biases = np.zeros((problem.outputs, vectors.shape[1])), np.zeros(problem.outputs)
     for label in range(problem.outputs):
         answers = targets[:, label]
+        # No training row has the label, or all have: nothing to fit, and the answer is known.
         if len(np.unique(answers)) == 1:
             biases[label] = UNSEEN if answers[0] else -UNSEEN
         else:
@@ -177,6 +188,7 @@ def _placed(
 ) -> Fitted:
     """Weights of all outputs from those of the labels seen in training."""
     weights = np.zeros((outputs, weight.shape[1]))
+    # A label without training rows gets weights of 0, so that only its bias speaks for it.
     biases = np.full(outputs, float(bias.min()) - UNSEEN)
     weights[seen], biases[seen] = weight, bias
     return weights, biases
@@ -189,22 +201,28 @@ class Contrast(Classification):
 
     def __init__(self, problem: Classification) -> None:
         """Its texts are not read again."""
+        # A view with another loss: reading and encoding again would double the time of small tasks.
         self.__dict__.update(problem.__dict__)
         self.sequences = {"train": problem.sequences["train"]}
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Summed over rows: -log of the share of their class among all others, by similarity."""
         targets = on(logits.device, targets)
+        # A row is always most similar to itself; it must be neither an answer nor an alternative.
         others = ~torch.eye(len(logits), dtype=torch.bool, device=logits.device)
         alike = (targets[:, None] == targets[None]) & others
         cosines = (logits @ logits.T / CONTRAST_TEMPERATURE).masked_fill(~others, -math.inf)
         logs = functional.log_softmax(cosines, dim=-1).masked_fill(~alike, 0.0)
+        # The mean over a row's class, so that frequent classes do not dominate the sum. A row that
+        # is alone in its class in this batch has nothing to come closer to, and counts 0.
         counts = alike.sum(-1)
         return -(logs.sum(-1) / counts.clamp_min(1)).sum()
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """`recipe` with the batches and passes of contrastive tuning."""
         rows = self.units("train")
+        # Every row is compared with all others of its batch, so batches are as large as a class
+        # needs to meet itself, and the number of steps follows from them.
         size = min(rows, max(CONTRAST_BATCH, ROWS_PER_LABEL * len(self.labels)))
         passes = max(1, round(CONTRAST_STEPS / -(-rows // size)))
         task = recipe.task.model_copy(update={"batch_size": size, "epochs": passes})

@@ -166,6 +166,8 @@ def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialG
             plans[task.name] = TrialPlan(
                 problem, task, plan.initialisation, plan.seed, after=plans[task.after]
             )
+        # `followers` come in the order of the configuration, in which a task stands behind the one
+        # it starts from, so `plans` already has what each needs.
         yield from plans.values()
 
     def groups(problem: Problem, initialisation: str) -> Iterator[TrialGroup]:

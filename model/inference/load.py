@@ -211,6 +211,8 @@ class Model:
         options = EmbedOptions(pooling, layers, truncate, prompt)
         self._check(options)
         windows = _windows(texts)
+        # A generator: windows are tokenised and computed only as fast as the caller takes vectors,
+        # so a stream may be longer than memory.
         computed = (
             self.deal(windows, options)
             if self.deal
@@ -270,6 +272,7 @@ class Model:
         texts = [well_formed(text) for text in window.texts]
         if modules is not None:
             texts = [modules.text(text, before) for text in texts]
+        # In threads; [CLS] and [SEP] are added below, because a text is truncated before them.
         encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         truncated = 0

@@ -42,9 +42,9 @@ def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: fl
     """[N] the scores of the ranking: those given, or the weighted sum of both, standardised."""
     if len(by) == 1:
         return next(iter(by.values()))
-    # Cosines may all lie between .7 and .9, and BM25 scores between 0 and 30: only in units of their
-    # own spread can the two be added. It is the spread over all passages, so that a passage's score
-    # does not depend on which others are ranked with it.
+    # Cosines may all lie between .7 and .9, and BM25 scores between 0 and 30: only in units of
+    # their own spread can the two be added. It is the spread over all passages, so that a passage's
+    # score does not depend on which others are ranked with it.
     weights = {"vectors": weight, "lexical": 1 - weight}
     total_N = np.zeros(len(by["vectors"]), np.float32)
     for name, share in weights.items():

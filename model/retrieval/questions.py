@@ -117,12 +117,14 @@ def read_questions(path: str) -> list[Question]:
         )
     optional = ("id", "file", "passage", "context", "answer")
     table = read_table(path, Wanted(required=("question",), optional=optional))
+    # A question may have several rows, one for each right passage; they are one question.
     found: dict[str, Question] = {}
     ids: dict[JsonValue, str] = {}
     for row, text in enumerate(table.texts("question")):
         place, cells = table.place(row), {name: _cell(table, name, row) for name in optional}
         if not text.strip():
             raise UsageError(f"{place}: an empty question; fill it in, or remove the row")
+        # Equal ids with other questions: a join gone wrong, which would mix up what is right.
         if cells["id"] is not None and ids.setdefault(str(cells["id"]), text) != text:
             raise UsageError(
                 f"{place}: id {cells['id']!r} belongs to another question above, "
@@ -186,11 +188,13 @@ def _json_lines(path: Path) -> Iterator[tuple[int, str, str]]:
 
 def _read_beir(folder: Path) -> list[Question]:
     files = sorted((folder / QRELS).glob("*.tsv"))
+    # BEIR's folders have train, dev and test; a folder of one's own may have a single file.
     test = folder / QRELS / "test.tsv"
     if test not in files and len(files) != 1:
         raise UsageError(
             f"{folder / QRELS}: {len(files)} .tsv files; expected test.tsv, or one with grades"
         )
+    # A search knows a record of the corpus by its file and line, not by BEIR's `_id`.
     lines = {name: number for number, name, _ in _json_lines(folder / CORPUS)}
     questions = {name: Question(text) for _, name, text in _json_lines(folder / QUERIES)}
     corpus = str((folder / CORPUS).resolve())
@@ -219,6 +223,8 @@ def _grades(path: Path) -> Iterator[tuple[str, str, str, float]]:
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             cells = line.rstrip("\r\n").split("\t")
+            # BEIR's columns are query, document, grade; TREC's have an unused one between the first
+            # two. Counting the last two from the end reads both.
             if not line.strip() or (number == 1 and cells[-1].strip() == "score"):
                 continue
             place = f"{path}:{number}"
@@ -241,6 +247,8 @@ def _grades(path: Path) -> Iterator[tuple[str, str, str, float]]:
 
 def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gold:
     """Which passages are right; an error names the rows for which there are none."""
+    # One pass over the passages, which may be millions: for each, the matcher names the rows it is
+    # right for. `rows` is parallel to `every`.
     every = [right for question in questions for right in question.right]
     by_line = any(right.line is not None for right in every)
     matcher = _Matcher(every)
@@ -249,6 +257,8 @@ def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gol
     last: object = None
     count = 0
     for count, passage in enumerate(passages, start=1):
+        # The passages of a document follow each other. A document is a file, or a line of BEIR's
+        # corpus.
         key = (passage.file, passage.line if by_line else None)
         if key != last:
             firsts.append(count - 1)
@@ -260,12 +270,16 @@ def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gol
     remarks = _about_missing(missing, by_line=by_line)
     whole, relevant, of_right = [], [], iter(rows)
     for question in questions:
+        # Who names only files asks for the right document, wherever in it the passage is.
         whole.append(not any(right.passage or right.answers for right in question.right))
         grades: dict[int, float] = {}
         for at, right in enumerate(question.right, start=1):
             units = np.array(sorted(next(of_right)), np.int64)
             if whole[-1]:
+                # From passages to the documents that they belong to.
                 units = np.unique(np.searchsorted(firsts_D, units, side="right") - 1)
+            # What is not in the collection keeps a number that no unit has, so that it counts as
+            # not found rather than not at all.
             for unit in units.tolist() or [-at]:
                 grades[unit] = max(right.grade, grades.get(unit, 0.0))
         relevant.append(grades)

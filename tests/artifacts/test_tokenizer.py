@@ -8,6 +8,7 @@ import pytest
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import (
     SPECIAL_TOKENS,
+    AddedWord,
     WordPieceTokenizer,
     read_tokenizer_json,
     read_vocab_txt,
@@ -38,6 +39,19 @@ def test_the_digest_sees_case_and_order() -> None:
         WordPieceTokenizer(swapped, lowercase=True).digest,
     }
     assert len(digests) == 3
+
+
+def test_the_digest_sees_every_option_beside_every_other() -> None:
+    word = AddedWord("un", normalized=True)
+    found = [
+        WordPieceTokenizer(
+            WORDS, lowercase=True, strip_accents=strip, split_chinese=split, added=added
+        ).digest
+        for strip in (None, False, True)
+        for split in (False, True)
+        for added in ((), (word,), (word._replace(single_word=True),))
+    ]
+    assert len(set(found)) == 18
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_all_eleven_tasks_run_from_their_official_files_to_official_submissions(
         else:
             assert {value for _, value in rows} <= LABELS[name]
     with zipfile.ZipFile(official / "sent" / "glue.zip") as archive:
-        assert sorted(archive.namelist()) == sorted(f"{name}.tsv" for name in GLUE_FILES)
+        assert archive.namelist() == sorted(f"{name}.tsv" for name in GLUE_FILES)
     for task in ("squad1", "squad2"):
         answers = json.loads((official / "sent" / task / "test-predictions.json").read_text())
         assert set(answers) == {"test0", "test1", "test2", "test3"}

@@ -73,6 +73,19 @@ def tagging(**parts: object) -> TaskScore:
     return TaskScore.model_validate({**task, **empty, **parts})
 
 
+def test_without_an_untrained_encoder_the_strongest_baseline_decides() -> None:
+    found = (("majority", 0.41), ("word_overlap", 0.02), ("lookup", 0.13))
+    task = tagging(
+        comparisons=[
+            comparison(ahead, 0.001, "gain").model_copy(update={"against": name})
+            for name, ahead in found
+        ]
+    )
+    assert verdict_sentence(task) == (
+        "A gain of 2.0 ± 0.1 points over word overlap, below the 3-point margin set in advance."
+    )
+
+
 @pytest.mark.parametrize(("gain", "advice"), [(0.027, ""), (-0.004, "; no better: keep using")])
 def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
     gain: float, advice: str

@@ -10,7 +10,7 @@ import torch
 
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.model.training import distributed as world_module
-from cloze.model.training.distributed import World, training_device
+from cloze.model.training.distributed import World, gradient_buckets, training_device
 from tests.listening import outside
 from tests.waiting import PATIENCE, free_port
 
@@ -34,6 +34,16 @@ def test_a_rank_with_other_inputs_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     world = World(rank=0, ranks=2, device=torch.device("cpu"))
     with pytest.raises(IntegrityError, match="rank 1 has examples f00df00df00d, rank 0 has beef"):
         world.require_agreement({"examples": "beef" * 16})
+
+
+def test_gradients_are_summed_in_full_buckets_from_the_last_layer_to_the_first() -> None:
+    first, second, third, fourth = (torch.nn.Parameter(torch.zeros(2)) for _ in range(4))
+    large = torch.nn.Parameter(torch.zeros(100))
+    found = gradient_buckets((large, first, second, third, fourth), bucket_bytes=16)
+    expected = [[fourth, third], [second, first], [large]]
+    assert [[id(one) for one in bucket] for bucket in found] == [
+        [id(one) for one in bucket] for bucket in expected
+    ]
 
 
 def test_ranks_of_one_machine_listen_on_loopback_alone() -> None:

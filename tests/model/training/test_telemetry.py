@@ -5,6 +5,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from cloze.model.training.telemetry import (
     Curve,
     StepRecord,
     Telemetry,
+    metrics_log,
     peak_memory,
 )
 from tests.model.training.training_fixtures import step_record
@@ -27,6 +29,19 @@ CPU = torch.device("cpu")
 def _telemetry(**changes: Any) -> Telemetry:
     values = {"steps": 100, "log_every": 2, "flops_per_second": 1e10}
     return Telemetry(**{**values, "device": CPU, "log": io.StringIO(), **changes})
+
+
+def test_a_resumed_log_has_every_step_once_up_to_the_checkpoint_and_from_there_on(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "attempt" / "metrics.jsonl"
+    with metrics_log(path, done=0) as log:
+        log.write("".join(f'{{"step": {step}, "loss": {step}.5}}\n' for step in (1, 2, 3)))
+        log.write('{"step": 2, "lo')  # the process died here
+    with metrics_log(path, done=2) as log:
+        log.write('{"step": 3, "loss": 7.0}\n')
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in found] == [(1, 1.5), (2, 2.5), (3, 7.0)]
 
 
 def test_the_line_says_where_the_run_is_and_how_long_it_takes(

@@ -96,6 +96,15 @@ def test_a_little_work_of_others_changes_nothing_back_and_forth(switch: Waiting)
         assert not switch.asleep
 
 
+def test_between_the_two_bounds_threads_stay_as_they_are(switch: Waiting) -> None:
+    between = Use(0.0, 0.0, 0.0), Use(1.0, 0.0, 1.8)  # a fifth of a core is missing
+    switch.decide(*between)
+    assert switch.asleep
+    switch.spin()
+    switch.decide(*between)
+    assert not switch.asleep
+
+
 def test_a_single_thread_has_nothing_to_wait_for() -> None:
     with waiting.patient_threads(1):
         pass

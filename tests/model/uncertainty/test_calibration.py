@@ -67,6 +67,12 @@ def test_figures_are_those_computed_by_hand() -> None:
     )
 
 
+def test_of_several_labels_the_brier_score_is_the_mean_over_labels() -> None:
+    # probabilities 0.8, 0.5 of labels that the first row has and lacks; 0.2, 0.5 the other way
+    rows = HeldOutRows(np.log([[4.0, 1.0], [0.25, 1.0]]), np.array([[1, 0], [0, 1]]))
+    assert quality(rows).brier.value == pytest.approx((0.04 + 0.25 + 0.04 + 0.25) / 4)
+
+
 def test_log_loss_and_brier_score_are_those_of_scikit_learn() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     rows = drawn(500, sharpness=2.0)
