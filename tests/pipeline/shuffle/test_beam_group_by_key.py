@@ -169,6 +169,14 @@ def test_packed_documents_are_the_documents() -> None:
     assert unpack([], vocabulary_size=100).num_rows == 0
 
 
+def test_the_shard_that_sends_a_frequent_text_does_not_depend_on_who_counted_first() -> None:
+    once, frequent, held = (0, b"a" * 16), (0, b"b" * 16), (1, b"b" * 16)
+    samples = [(frequent, "f00d"), (once, "0000"), (held, "cafe"), (frequent, "beef")]
+    samples += [(held, "dead"), (frequent, "d00d")]
+    expected = {frequent: "beef", held: "cafe"}
+    assert shuffle.carriers(samples) == shuffle.carriers(samples[::-1]) == expected
+
+
 def test_a_plan_survives_its_file(builds) -> None:
     smallest = Cardinality(np.array([3, (1 << 64) - 1], dtype=np.uint64), np.array([5, 6]))
     job = builds["tokens"].func.__self__.job
