@@ -77,9 +77,11 @@ def clear_left(parent: str = "") -> None:
     except OSError:  # there is no such folder, it is none of ours, or every disk is full
         return
     for name in names:
+        # Only names of ours: a folder for temporary files is full of those of others.
         found = NAME.fullmatch(name)
         if found and found["host"] == _host():
             path = os.path.join(parent, name)
+            # The id in a name may be another process's by now; nobody holds a lock by chance.
             with _locked(path) as locked:
                 # without locks, whether there is such a process
                 alive = os.path.exists(f"/proc/{found['pid']}") if locked is None else not locked
@@ -106,6 +108,8 @@ def _host() -> str:
 def _owned(make: Callable[[], str]) -> Iterator[str]:
     """What `make` has made, locked, and removed afterwards by the process that made it."""
     owner = os.getpid()
+    # Between making a file and locking it, another process may find it unlocked and remove it as a
+    # leftover. So it counts as ours only if it is still there under the lock; otherwise once more.
     while True:
         path = make()
         with _locked(path) as locked:

@@ -126,6 +126,9 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
     encoder = table.input_path("encoder")
     # Ranks come from a launcher, on any number of nodes; each forks its workers here.
+    # Two levels. Ranks, by a launcher, share what one machine cannot hold or finish; the workers of
+    # a rank, forked here, share its cores. Trial groups are dealt to all of them in turn, and
+    # nothing is sent between them: each trial is the same whoever runs it.
     workers = worker_count(encoder, machine)
     threads = max(1, threads_per_rank(machine) // workers)
     world = start_world(machine, threads=threads)
@@ -157,6 +160,8 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
 
     def run_share(worker: Worker) -> TrialRunner:
         """Run this process's share of the trials; ranks and workers do not communicate."""
+        # Numbered so that the first workers of all ranks come before the second ones: with few
+        # groups, every rank gets one before any gets two.
         number, size = world.rank + world.ranks * worker.number, world.ranks * worker.size
         runner = TrialRunner(
             output=table.output,
@@ -207,6 +212,8 @@ def in_all_ranks(world: World, work: Callable[[], Result]) -> Result:
         raise
     except ClozeError as error:
         failed = error
+    # All ranks come here, failed or not; whoever did not fail learns here that another has, so that
+    # no rank waits in a collective for one that is gone.
     others = [rank for rank, message in enumerate(world.gather(str(failed or ""))) if message]
     if failed:
         raise failed
@@ -369,6 +376,8 @@ def take_over(table: StageTable, seeds: Sequence[int]) -> Artifact | None:
 
     A grid is searched with the first seed, which must therefore be the same.
     """
+    # Trials depend on the configuration but for the list of seeds: with seeds added or removed,
+    # those in common need not be trained again.
     found: dict[str, bytes] = {}
     nearest: Artifact | None = None
     for earlier in same_but_for_seeds(table):
@@ -530,6 +539,8 @@ def task_files(
             if not model:
                 kept = problem.calibrated(trial.predictions.get("dev"))
                 weights = runner.weights(plan, trial)
+                # Temperatures go into the weights and, where labels are decided by a threshold,
+                # into that: the decisions stay as they were scored.
                 if trial.calibration:
                     temperatures = trial.calibration.temperatures
                     kept = problem.at_temperatures(kept, temperatures)

@@ -72,6 +72,8 @@ class Recipe:
 
     def schedule(self, steps: int) -> Schedule:
         """The optimizer with this task's learning rate and warm-up."""
+        # A share of the planned steps; a schedule that is shortened later keeps the warm-up it has
+        # made.
         warmup_steps = round(steps * self.config.warmup_share)
         own = {"learning_rate": self.task.learning_rate, "warmup_steps": warmup_steps}
         optimizer = self.config.optimizer.model_copy(update=own)
@@ -150,6 +152,7 @@ class TrialTrainer:
         evaluations = self.recipe.config.evaluations or epochs
         chosen: TrialResult | None = None
         history: list[EpochRecord] = []
+        # `kept` holds the weights of the best epoch so far, unless they are those of the last one.
         module, kept = self.approach.module, None
 
         def logits_of(splits: Iterable[str]) -> dict[str, Logits]:
@@ -231,14 +234,20 @@ class TrialTrainer:
     def train_step(self, number: int, units: Places) -> tuple[StepOutcome, int]:
         """Make one step; its outcome, with the loss summed over its terms, and their number."""
         count = len(self.problem.targets("train", units))
+        # Every rank knows the whole batch, and takes its part by its number: nothing is sent. All
+        # divide by the same count of terms, so the sum of the ranks' gradients is that of one
+        # process.
         parts = np.array_split(units, self.world.ranks)
         ours = parts[self.world.rank]
         # A rank without examples still takes part in the collectives, with a loss of weight 0.
         weight = 1.0 / count if len(ours) else 0.0
+        # A micro-batch of nothing would have no graph, and the reduction would wait for its
+        # gradients.
         part = ours if len(ours) else units[:1]
         micro_batches = cut_by_budget(
             part, self._unit_tokens[part], token_budget=self.recipe.token_budget
         )
+        # A loss over all pairs of the batch cannot be taken one micro-batch at a time.
         if self.problem.joint and (len(micro_batches) > 1 or self.world.ranks > 1):
             loss = self._joint_backward(parts, micro_batches, weight, step=number)
         else:

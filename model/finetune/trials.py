@@ -274,6 +274,8 @@ class TrialRunner:
         if group.choice:
             # every rank that shares the group chooses alone, since ranks must not disagree
             self.world, shared = self.world.alone(), self.world
+            # The choice is part of every seed's record: it is made again only for a seed that has
+            # none, and comes out the same, as all of its numbers are drawn by address.
             if not all(finished_file(self.output, seed.name) for seed in seeds):
                 chosen = self.choose(seeds[0], group.choice)
                 seeds = tuple(replace(seed, chosen=chosen) for seed in seeds)
@@ -281,6 +283,7 @@ class TrialRunner:
                 self.run(plan)
             self.world = shared
             return
+        # All points with one seed; the best one's hyper-parameters are those of every seed.
         tried = [(self.run(plan), plan) for plan in group.points]
         if tried:
             # With the first of equals, the order of the grid decides.
@@ -308,6 +311,8 @@ class TrialRunner:
         if finished_file(self.output, plan.name) is not None:
             self.advance(plan.steps, f"{plan.name} already finished")
             # An earlier attempt has used its share of the time.
+            # As if this process had begun earlier by that share, so what is left is divided among
+            # the rest.
             self._began -= 60 * self.config.minutes / self.trials
             self._run += 1
             return self.finished(plan)[0]
@@ -321,6 +326,7 @@ class TrialRunner:
             self.seconds[plan.name] = round(result.seconds, 3)
             if self.config.save != "none" and plan.can_be_saved:
                 best = self._best.get(plan.task.name)
+                # One set of weights for each task in memory, however many trials.
                 if best is None or trial.merit > best[0].merit:
                     self._best[plan.task.name] = (trial, weights)
             splits = {"dev": trial.dev, "test": trial.test, **trial.more}
@@ -406,6 +412,7 @@ class TrialRunner:
             names = {name: name for name in get_args(ApproachName)}
             again = replace(plan, chosen=Chosen(names[trial.choice.chosen], trial.choice))
             return self.train(again, lambda steps: None)[1]
+        # Without a clock, and shortened at the steps at which the clock has shortened it then.
         if self.config.minutes:
             return self.train(replace(plan, shortened=trial.shortened), lambda steps: None)[1]
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
@@ -439,6 +446,8 @@ class TrialRunner:
             deadline=self._deadline(plan),
         )
         problem, world = plan.problem, self.world
+        # Fine-tuning, too, starts from a head fitted to vectors if the encoder came with a way to
+        # make them: with few labels it starts where the linear head ends.
         if approach and (approach != "fine_tuning" or initial.modules):
             return self._on_vectors(plan.problem, initial, recipe, approach)
         if plan.feature is not None:
@@ -480,6 +489,8 @@ class TrialRunner:
         evaluated = sum(problem.units(split) for split in problem.sequences if split != "train")
         # A forward pass takes a third of a step.
         evaluation = evaluated / plan.task.batch_size / 3
+        # An equal share of what is left: what an earlier trial has saved or overdrawn is spread
+        # evenly.
         return Deadline(max(left, 0.0) / max(self.trials - self._run, 1), evaluation)
 
     def _on_vectors(
@@ -502,6 +513,7 @@ class TrialRunner:
             )
             return found.to(device)
 
+        # The encoder moves, so its vectors belong to this trial alone and are not cached.
         if approach == "contrastive" and isinstance(problem, Classification):
             sentences, decay = tuned_by_contrast(
                 problem, encoder(problem.used_ids), recipe, self.world, pooling=pooling
@@ -511,12 +523,16 @@ class TrialRunner:
             return HeadTrainer(problem, model(sentences.encoder), vectors, decay=decay)
         if self._vectors is None:
             precision = self.config.precision
+            # With the whole vocabulary, so that one cache serves all tasks and folds: pruned ids
+            # differ.
             self._vectors = VectorCache(encoder(None), pooling=pooling, precision=precision)
         vectors = partial(self._vectors.of, problem)
         if approach != "fine_tuning":
             means = approach == "class_means"
             return HeadTrainer(problem, model(self._vectors.model.encoder), vectors, means=means)
         started = model(encoder(problem.used_ids))
+        # From the linear head, trained further with the whole encoder (linear probing, then fine-
+        # tuning).
         fit_head(problem, vectors("train")).install(started)
         tuned = FineTuning(problem, started, precision=self.config.precision)
         return TrialTrainer(problem, tuned, recipe, self.world)
