@@ -629,22 +629,8 @@ void attention_forward(idx sequences, idx heads, idx width, const int64_t *place
                        idx before, idx after, const real *parts, const float *cosine,
                        const float *sine, idx stream, int limit, float scale, real *out,
                        float *log_sums) {
-    Attention a = {sequences,
-                   heads,
-                   width,
-                   tokens,
-                   before,
-                   after,
-                   places,
-                   places + sequences,
-                   places + 2 * sequences,
-                   places + 3 * sequences,
-                   parts,
-                   cosine,
-                   sine,
-                   stream,
-                   limit,
-                   scale};
+    Attention a = attention_of(sequences, heads, width, places, tokens, before, after, parts,
+                               cosine, sine, stream, limit, scale);
 #pragma omp parallel
     attend(&a, out, log_sums);
 }
@@ -774,22 +760,8 @@ void attention_backward(idx sequences, idx heads, idx width, const int64_t *plac
                         idx before, idx after, const real *parts, const float *cosine,
                         const float *sine, idx stream, int limit, float scale, const real *out,
                         const float *log_sums, const real *gradient, real *dparts) {
-    Attention a = {sequences,
-                   heads,
-                   width,
-                   tokens,
-                   before,
-                   after,
-                   places,
-                   places + sequences,
-                   places + 2 * sequences,
-                   places + 3 * sequences,
-                   parts,
-                   cosine,
-                   sine,
-                   stream,
-                   limit,
-                   scale};
+    Attention a = attention_of(sequences, heads, width, places, tokens, before, after, parts,
+                               cosine, sine, stream, limit, scale);
     idx longest = longest_of(&a);
 #pragma omp parallel
     {

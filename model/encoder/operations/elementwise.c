@@ -91,6 +91,26 @@ void gelu_backward(idx rows, idx width, real *gradient, const real *slope, real 
     add_partial(threads, width, sums, total);
 }
 
+/* y = layer norm of x, [width]; bias may be NULL */
+static inline __attribute__((always_inline)) void norm_line(idx width, const real *x,
+                                                            const real *weight, const real *bias,
+                                                            float eps, real *y, float *mean,
+                                                            float *deviation) {
+    float sum = 0.0f, squares = 0.0f;
+    for (idx i = 0; i < width; i++) sum += wide(x[i]);
+    float average = sum / width;
+    for (idx i = 0; i < width; i++) {
+        float centred = wide(x[i]) - average;
+        squares += centred * centred;
+    }
+    float inverse = 1.0f / sqrtf(squares / width + eps);
+    for (idx i = 0; i < width; i++)
+        y[i] = narrow((wide(x[i]) - average) * inverse * wide(weight[i]) +
+                      (bias ? wide(bias[i]) : 0.0f));
+    *mean = average;
+    *deviation = inverse;
+}
+
 /* dense = residual + scale * dropout(dense); out is its layer norm; [rows, width] each. mean,
  * deviation (reciprocal): [rows], for the backward pass. */
 void residual_norm_forward(idx rows, idx width, real *dense, const real *residual, idx stream,
@@ -100,7 +120,6 @@ void residual_norm_forward(idx rows, idx width, real *dense, const real *residua
     for (idx row = 0; row < rows; row++) {
         real *x = dense + row * width, *y = out + row * width;
         const real *r = residual + row * width;
-        float sum = 0.0f, squares = 0.0f;
         if (!limit)
             for (idx i = 0; i < width; i++) x[i] = narrow(wide(r[i]) + wide(x[i]));
         for (idx from = 0; limit && from < width; from += DRAWN) {
@@ -111,17 +130,7 @@ void residual_norm_forward(idx rows, idx width, real *dense, const real *residua
                 x[from + i] = narrow(wide(r[from + i]) +
                                      (kept(d[i], limit) ? scale * wide(x[from + i]) : 0.0f));
         }
-        for (idx i = 0; i < width; i++) sum += wide(x[i]);
-        float average = sum / width;
-        for (idx i = 0; i < width; i++) {
-            float centred = wide(x[i]) - average;
-            squares += centred * centred;
-        }
-        float inverse = 1.0f / sqrtf(squares / width + eps);
-        for (idx i = 0; i < width; i++)
-            y[i] = narrow((wide(x[i]) - average) * inverse * wide(weight[i]) + wide(bias[i]));
-        mean[row] = average;
-        deviation[row] = inverse;
+        norm_line(width, x, weight, bias, eps, y, mean + row, deviation + row);
     }
 }
 
@@ -129,22 +138,33 @@ void residual_norm_forward(idx rows, idx width, real *dense, const real *residua
 void norm_forward(idx rows, idx width, const real *in, const real *weight, const real *bias,
                   float eps, real *out, float *mean, float *deviation) {
 #pragma omp parallel for schedule(static)
-    for (idx row = 0; row < rows; row++) {
-        const real *x = in + row * width;
-        real *y = out + row * width;
-        float sum = 0.0f, squares = 0.0f;
-        for (idx i = 0; i < width; i++) sum += wide(x[i]);
-        float average = sum / width;
-        for (idx i = 0; i < width; i++) {
-            float centred = wide(x[i]) - average;
-            squares += centred * centred;
-        }
-        float inverse = 1.0f / sqrtf(squares / width + eps);
-        for (idx i = 0; i < width; i++)
-            y[i] = narrow((wide(x[i]) - average) * inverse * wide(weight[i]) +
-                          (bias ? wide(bias[i]) : 0.0f));
-        mean[row] = average;
-        deviation[row] = inverse;
+    for (idx row = 0; row < rows; row++)
+        norm_line(width, in + row * width, weight, bias, eps, out + row * width, mean + row,
+                  deviation + row);
+}
+
+/* out = gradient of x, [width], given that of its layer norm, plus r if it is not NULL; adds to the
+ * gradients of weight and bias.
+ *
+ * With the normal n = (x - average) * inverse and h = g * weight, the gradient is inverse * (h -
+ * mean(h) - n * mean(h * n)): what a shift or a scaling of x would undo is taken out of h. */
+static inline __attribute__((always_inline)) void norm_line_backward(
+    idx width, const real *g, const real *x, const real *weight, float average, float inverse,
+    const real *r, real *out, float *of_weight, float *of_bias) {
+    float along = 0.0f, level = 0.0f;
+    for (idx i = 0; i < width; i++) {
+        float weighted = wide(g[i]) * wide(weight[i]);
+        level += weighted;
+        along += weighted * (wide(x[i]) - average);
+    }
+    along *= inverse / width;
+    level /= width;
+    for (idx i = 0; i < width; i++) {
+        float one = wide(g[i]), normal = (wide(x[i]) - average) * inverse;
+        of_weight[i] += one * normal;
+        of_bias[i] += one;
+        out[i] = narrow((r ? wide(r[i]) : 0.0f) +
+                        inverse * (one * wide(weight[i]) - level - normal * along));
     }
 }
 
@@ -159,26 +179,10 @@ void norm_backward(idx rows, idx width, const real *gradient, const real *in, co
     for (int thread = 0; thread < threads; thread++) {
         float *of_weight = sums + thread * 2 * width, *of_bias = of_weight + width;
         memset(of_weight, 0, sizeof(float) * 2 * width);
-        for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
-            const real *g = gradient + row * width, *x = in + row * width;
-            const real *r = residual ? residual + row * width : NULL;
-            real *o = out + row * width;
-            float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
-            for (idx i = 0; i < width; i++) {
-                float weighted = wide(g[i]) * wide(weight[i]);
-                level += weighted;
-                along += weighted * (wide(x[i]) - average);
-            }
-            along *= inverse / width;
-            level /= width;
-            for (idx i = 0; i < width; i++) {
-                float one = wide(g[i]), normal = (wide(x[i]) - average) * inverse;
-                of_weight[i] += one * normal;
-                of_bias[i] += one;
-                o[i] = narrow((r ? wide(r[i]) : 0.0f) +
-                              inverse * (one * wide(weight[i]) - level - normal * along));
-            }
-        }
+        for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++)
+            norm_line_backward(width, gradient + row * width, in + row * width, weight, mean[row],
+                               deviation[row], residual ? residual + row * width : NULL,
+                               out + row * width, of_weight, of_bias);
     }
     add_partial(threads, 2 * width, sums, total);
 }
@@ -206,7 +210,6 @@ void geglu_forward(idx rows, idx width, real *values, real *out, int is_tanh, in
         if (is_tanh && is_kept) gate_line(width, x, gate, y, 1, 1);
         if (is_tanh && !is_kept) gate_line(width, x, gate, y, 1, 0);
         if (!is_tanh && is_kept) gate_line(width, x, gate, y, 0, 1);
-        /*  */
         if (!is_tanh && !is_kept) gate_line(width, x, gate, y, 0, 0);
     }
 }
@@ -298,22 +301,9 @@ void residual_norm_backward(idx rows, idx width, const real *gradient, const rea
         float *of_bias = of_weight + width, *of_dense = of_bias + width;
         memset(of_weight, 0, sizeof(float) * 3 * width);
         for (idx row = rows * thread / threads; row < rows * (thread + 1) / threads; row++) {
-            const real *g = gradient + row * width, *s = sum + row * width;
             real *r = residual + row * width, *d = dense + row * width;
-            float average = mean[row], inverse = deviation[row], along = 0.0f, level = 0.0f;
-            for (idx i = 0; i < width; i++) {
-                float weighted = wide(g[i]) * wide(weight[i]);
-                level += weighted;
-                along += weighted * (wide(s[i]) - average);
-            }
-            along *= inverse / width;
-            level /= width;
-            for (idx i = 0; i < width; i++) {
-                float one = wide(g[i]), normal = (wide(s[i]) - average) * inverse;
-                of_weight[i] += one * normal;
-                of_bias[i] += one;
-                r[i] = narrow(inverse * (one * wide(weight[i]) - level - normal * along));
-            }
+            norm_line_backward(width, gradient + row * width, sum + row * width, weight, mean[row],
+                               deviation[row], NULL, r, of_weight, of_bias);
             if (!limit) memcpy(d, r, sizeof(real) * width);
             for (idx from = 0; limit && from < width; from += DRAWN) {
                 uint64_t words[DRAWN / 4 + 2];

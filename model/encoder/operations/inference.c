@@ -314,18 +314,8 @@ void encode(idx layers, const int64_t *addresses, idx width, idx inner, idx head
             idx after, real *states, void *room) {
     const Layer *all = (const Layer *)addresses;
     Room r = divide_room(tokens, width, inner, heads, room);
-    Attention attention = {.sequences = sequences,
-                           .heads = heads,
-                           .width = width / heads,
-                           .tokens = tokens,
-                           .before = before,
-                           .after = after,
-                           .starts = places,
-                           .lengths = places + sequences,
-                           .numbers = places + 2 * sequences,
-                           .sides = places + 3 * sequences,
-                           .parts = r.wide,
-                           .scale = 1.0f};
+    Attention attention = attention_of(sequences, heads, width / heads, places, tokens, before,
+                                       after, r.wide, NULL, NULL, 0, 0, 1.0f);
 #pragma omp parallel
     for (const Layer *l = all; l < all + layers; l++) {
         real *in = states + (l - all) * tokens * width, *out = in + tokens * width;

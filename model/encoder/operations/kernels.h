@@ -256,6 +256,28 @@ typedef struct {
     float scale;
 } Attention;
 
+static inline Attention attention_of(idx sequences, idx heads, idx width, const int64_t *places,
+                                     idx tokens, idx before, idx after, const real *parts,
+                                     const float *cosine, const float *sine, idx stream, int limit,
+                                     float scale) {
+    return (Attention){.sequences = sequences,
+                       .heads = heads,
+                       .width = width,
+                       .tokens = tokens,
+                       .before = before,
+                       .after = after,
+                       .starts = places,
+                       .lengths = places + sequences,
+                       .numbers = places + 2 * sequences,
+                       .sides = places + 3 * sequences,
+                       .parts = parts,
+                       .cosine = cosine,
+                       .sine = sine,
+                       .stream = stream,
+                       .limit = limit,
+                       .scale = scale};
+}
+
 /* attention_forward by the threads of the parallel region from which all of them call it */
 __attribute__((visibility("hidden"))) void attend(const Attention *a, real *out, float *log_sums);
 
