@@ -183,6 +183,8 @@ def put_local_file(
     )
     path = filesystem.join(directory, entry.stored_name)
     filesystem.put_file(source, path, durable=False)
+    # Writing to disk begins now and is awaited once, by `commit`: waiting for each of ten thousand
+    # files would take as long as making them.
     filesystem.begin_flush(path)
     # The record comes after the file, of which it says that it is there.
     filesystem.write_bytes(
@@ -236,6 +238,7 @@ def finished_file(directory: str, name: str) -> FileEntry | None:
 
 def finished_files(directory: str, names: Sequence[str]) -> dict[str, FileEntry]:
     """The entries of the finished files among `names`, by name."""
+    # On an object store each look is a round trip of some 50 ms, which overlap.
     with ThreadPoolExecutor(STORE_THREADS) as pool:
         entries = list(pool.map(lambda name: finished_file(directory, name), names))
     return {name: entry for name, entry in zip(names, entries, strict=True) if entry}
@@ -269,6 +272,7 @@ def commit(
         format_version=table.format_version,
         config=table.keyed_config,
         inputs={role: reference.digest for role, reference in table.inputs.items()},
+        # By name, since workers finish in any order and the digest must not depend on it.
         files=tuple(sorted(files, key=lambda entry: entry.name)),
         records=tuple(sorted(records, key=lambda entry: entry.name)),
         statistics=dict(statistics or {}),

@@ -184,7 +184,9 @@ def forecast_dataflow(
     workers = int(one("max_num_workers", "num_workers") or MOST_WORKERS)
     threads = int(one("number_of_worker_harness_threads") or PROCESS_THREADS)
     engine, shards = found.engine, max(round(found.text_bytes / SHARD_BYTES), 1)
+    # More cores than tasks stay idle.
     busy = min(workers * vcpus, max(shards, engine.keys))
+    # The worst case: all threads of a process hold the largest bucket at the same time.
     held = KEY_MEMORY * engine.largest_key * threads
     return DataflowForecast(
         workers=workers,
@@ -220,11 +222,15 @@ def forecast_corpus(
     # Text is cleaned and tokenised once; every copy of every length reads all tokens again.
     core_seconds = text_bytes * (1 / TOKENS_RATE + weight * written / EXAMPLES_RATE)
     documents = text_bytes / MEAN_DOCUMENT
+    # Each document crosses the shuffle once, packed, and with a row of facts.
     moved = text_bytes * PACKED_RATIO + documents * ROW_BYTES
     wanted = max(int(min(text_bytes / BUCKET_BYTES, MOST_BUCKETS)), 1)
     # rounded down to a power of two
     buckets = 1 << (wanted.bit_length() - 1)
     # the fullest bucket or disk: the largest of n normal draws is sqrt(2 ln n) deviations off
+    # A bucket has documents / buckets documents in the mean, a Poisson number of them, each of
+    # random size: the relative deviation of such a sum is √((v² + 1) / mean), v that of a
+    # document's size.
     spread = math.sqrt((VARIATION**2 + 1) * buckets / max(documents, 1.0))
     worker_disk = {
         workers: min(

@@ -90,6 +90,8 @@ class Plan:
         self.machine = machine
         self.space = workspace(machine.workspace)
         stages = chain(self.run)
+        # The whole chain is always built, since a stage's inputs are stages, wanted or not; of
+        # these, the ones that nothing wanted depends on are only named.
         executed = up_to(stages, wanted) if wanted else stages
         self.stages = {stage.name: stage for stage in executed}
         self.others = [stage for stage in stages if stage.name not in self.stages]
@@ -99,6 +101,8 @@ class Plan:
         self._digests = digests or Digests()
         self._found: dict[str, Found] = {}
         for stage in executed:
+            # All files are digested here, before any stage runs: what the keys are made of is what
+            # was there when the run was planned, and `confirm` refuses later changes.
             for content in stage.contents():
                 self._digests.of(content)
         # In order: a stage is ready once those before it have been found.
@@ -153,6 +157,7 @@ class Plan:
                 "or unlimited"
             )
         engine = [stage for stage in self.stages.values() if stage.is_pipeline]
+        # Only what will run is checked: an engine's options do not matter for finished artifacts.
         if engine := [stage for stage in engine if stage.name in self.to_run]:
             check_engine(
                 self.machine.pipeline,
@@ -236,6 +241,8 @@ def _changes(stage: Stage, digests: Mapping[str, str] | None, *, store: Store) -
     Inputs are only compared if their `digests` are known.
     """
     wanted = _facts(stage.config.format_version, keyed_config(stage), digests or {})
+    # Of all artifacts of this stage, the one that the fewest facts tell from what is wanted: most
+    # likely what its user has in mind.
     candidates = []
     for entry in store_entries(store, stage=stage.name):
         if made := entry.manifest:

@@ -100,6 +100,8 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
         job = tokens_job(table, stage, scratch=scratch)
         backend = choose_backend(shards, job=job, runner=runner)
         _run_what_is_missing(shards, backend, job=job, runner=runner)
+        # What the key says was read is what was there when planning; a file that has changed since
+        # would be in the artifact under the wrong key.
         files.require_unchanged()
         groups = bucket_groups(backend.smallest(), job)
         if not groups:
@@ -217,6 +219,8 @@ def _commit(
         say(f"tokens: {line}")
     if TRAIN in splits and (unknown := unknown_tokens(splits[TRAIN])):
         say(unknown)
+    # Of training text alone: baselines of word frequencies must not have seen what they are scored
+    # on.
     counts_V = occurrences([group for group in groups if group.split == TRAIN], job)
     counted = put_json(job.output, counts_V.tolist(), name="token_counts.json")
     return commit(

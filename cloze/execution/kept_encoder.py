@@ -59,6 +59,8 @@ def keep_if_better(
     initial = str(flat(record.config)["finetune.encoder"])
     trained = run_artifact(space, record.name, stage="finetune")
     pairs = run_artifact(space, record.name, stage="pairs")
+    # The decision is an artifact like any other: it depends on both encoders and on what they are
+    # compared by, so with the same inputs it is taken over, not made again.
     inputs = {
         "initial": digest_of_model(initial, place="finetune.encoder"),
         "trained": trained.digest,
@@ -96,6 +98,7 @@ def keep_if_better(
 def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -> Artifact:
     """The artifact with the encoder that is kept."""
     old, new = read_sentence_encoder(initial), read_sentence_encoder(trained)
+    # One set chooses among the candidates, the other reports; see model/retrieval/candidates.py.
     verdict = choose(
         old,
         new,
@@ -131,6 +134,7 @@ def verdict_line(found: Mapping[str, JsonValue]) -> str:
         f"nDCG@10 {100 * before:.1f} → {100 * (before + mean):.1f}, {100 * mean:+.1f} "
         f"[{100 * low:+.1f}, {100 * high:+.1f}] (99 %) on {found['reported_by']}"
     )
+    # Three outcomes: nothing beats the original, something does for certain, or not for certain.
     if not share:
         return f"kept: the original encoder, the best on {found['chosen_by']}"
     what = "the trained encoder" if share == 1 else f"{share:.0%} of the change"
@@ -173,15 +177,19 @@ def _of_questions(questions: str, index: Artifact) -> Evidence:
     asked = questions_that_decide(questions)
     passages = [*read_passages(index.path(PASSAGES))]
     gold = find_gold(asked, passages)
+    # Whole documents may be right; vectors are those of passages, so each passage of a right
+    # document counts as right.
     grades = [
         _by_passage(of_question, gold.firsts(number), len(passages))
         for number, of_question in enumerate(gold.relevant)
     ]
     rows = _sampled(grades, len(passages))
     number = {row: place for place, row in enumerate(rows)}
+    # Halved at random: questions in a file are often in an order, by topic or by author.
     draw = np.random.default_rng(0).permutation(len(asked))
     halves = []
     for half in (draw[::2], draw[1::2]):
+        # A question whose right passage is not in the folder cannot tell encoders apart.
         kept = [one for one in sorted(half.tolist()) if grades[one]]
         halves.append(
             QuestionSet(
@@ -211,6 +219,7 @@ def _sampled(grades: Sequence[Mapping[int, float]], passages: int) -> list[int]:
     """All passages, or the right ones and as many others as `MOST_PASSAGES` allows."""
     if passages <= MOST_PASSAGES:
         return [*range(passages)]
+    # Right passages must all be there; the others are only there to be confused with.
     right = {row for of_question in grades for row in of_question}
     drawn = np.random.default_rng(0).permutation(passages)[:MOST_PASSAGES].tolist()
     return sorted({*right, *drawn})

@@ -162,6 +162,7 @@ def _earlier_vectors(space: Workspace, table: StageTable) -> Mapping[bytes, Vect
 
     One new file then costs its own passages. Indexes are the only cache, which `cloze gc` clears.
     """
+    # An index need not be of this folder: vectors are found by model and text.
     best: Artifact | None = None
     for key in filesystem.list_names(filesystem.join(space.store.root, STAGE)):
         with suppress(ClozeError):
@@ -230,6 +231,8 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
             rows = passage_index.write_graph(vectors, texts, Path(scratch))
             count = sum(1 for _ in metered(rows, verb="graph", unit="vectors"))
             paths = {name: f"{scratch}/{name}" for name in passage_index.GRAPH_FILES}
+            # An approximate index that does not say how approximate it is could be wrong in
+            # silence.
             recall = passage_index.recall_of(Graph(paths, vectors), vectors)
             files = _put(scratch, output, passage_index.GRAPH_FILES, rows=count)
         artifact = commit(table, files, statistics={"recall": recall}, execution=_source_of(index))

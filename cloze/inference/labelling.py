@@ -151,6 +151,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
             f"{path}: several columns {which}; the table is written with all of "
             "its columns: rename or remove the others"
         )
+    # A table may lack the column of labels, or that of rounds: then no row has any.
     blank = [None] * len(table)
     labels = ["" if is_missing(one) else str(one) for one in table.columns.get("label", blank)]
     rounds = []
@@ -163,6 +164,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
                 "column if it means something else"
             )
         rounds.append(number or 0)
+    # All columns are kept, also those that mean nothing here: the table is written back whole.
     every = [row for _, row in file]
     names = dict.fromkeys(name for row in every for name in row)
     everything = {name: [as_json(row.get(name)) for row in every] for name in names}
@@ -190,6 +192,7 @@ def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
     shares = np.asarray(head.predict_proba(vectors)) if head else None
     names = list(head.classes_) if head else []
     say_gains(vectors, rows)
+    # Proposals save typing, but whoever labels decides: the column to fill in stays blank.
     chosen = next_rows(vectors, rows.labels, shares, count)
     return [
         {
@@ -221,9 +224,11 @@ def say_gains(vectors: "Vectors", rows: Rows) -> None:
     from sklearn.model_selection import StratifiedKFold, cross_val_score
 
     rounds = zip(rows.rounds, rows.labels, strict=True)
+    # What each round was worth: the labels up to it, scored with the same folds and the same head.
     for last in sorted({number for number, label in rounds if label}):
         known = [row for row, label in enumerate(rows.labels) if label and rows.rounds[row] <= last]
         every = [rows.labels[row] for row in known]
+        # A label that occurs once cannot be both in train and in test.
         scored = [row for row, label in zip(known, every, strict=True) if every.count(label) > 1]
         labels = [rows.labels[row] for row in scored]
         rarest = min(map(labels.count, set(labels)), default=0)
@@ -244,11 +249,14 @@ def merged(rows: Rows, files: Sequence[Path]) -> int:
     known = {label for label in rows.labels if label}
     for path in files:
         for where, number, text, label in filled(path):
+            # Number and text must agree: a spreadsheet that was sorted keeps them together, another
+            # table has others. Spreadsheets change white space, so that may differ.
             if not 1 <= number <= len(rows.texts) or text.split() != rows.texts[number - 1].split():
                 raise UsageError(
                     f"{where}: row {number} with the text {text[:60]!r} is not in "
                     f"{rows.table.path}; merge into the table from which the rows were chosen"
                 )
+            # What somebody else has given in an earlier file, or else the table itself.
             before, by = given.get(number, (rows.labels[number - 1], rows.table.path))
             if label and before and label != before:
                 raise UsageError(

@@ -188,6 +188,7 @@ def look(path: str, exclude: Sequence[str] = ()) -> Look:
     """Examine the corpus at `path`, without files that match a pattern of `exclude`."""
     choice = choose_files(path, find_files(path, exclude))
     files = choice.files
+    # Evenly spread over the names, since neighbours are often of one kind.
     sampled = list(files[:: max(1, len(files) // SAMPLED_FILES)][:SAMPLED_FILES])
     seen = _sampled_corpus(choice.reader, sampled, size=sum(file.size for file in files))
     field, why_field, texts = "", "", seen.texts
@@ -305,6 +306,7 @@ def _sample(file: InputFile, *, limit: int, whole_lines: bool) -> Sample:
     """
     is_json = whole_lines
     if file.size > STRETCHES * SAMPLE_BYTES and can_be_cut(file.path, is_json=is_json):
+        # The beginning of a large file may be unlike the rest: a header, a preface, one author.
         starts = range(0, file.size - SAMPLE_BYTES + 1, file.size // STRETCHES)
         read = partial(stream, file.path, at_a_time=SAMPLE_BYTES, is_json=is_json)
         found = [next(read(at), b"") for at in starts]

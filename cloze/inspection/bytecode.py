@@ -38,6 +38,7 @@ def main(others: list[str]) -> int:
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # also for what has been imported already
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     absent: dict[str, list[str]] = {}
+    # Importing ours imports all that they import at the top: what the programs of a run will need.
     for module in (*_our_modules(), *ALSO, *others):
         try:
             importlib.import_module(module)

@@ -259,6 +259,8 @@ def _shares(rows: list[Bar], *, label: str) -> Markup:
 
 def crossing(places: Sequence[Place], level: float) -> Place | None:
     """The point where the curve falls below `level` for good; None if it never does."""
+    # A curve that has dipped below and come back has not passed the level yet: the last point above
+    # counts, and the straight line from it to the next.
     last_above = max((i for i, (_, loss) in enumerate(places) if loss >= level), default=-1)
     # Always below, or still above at the end.
     if last_above in (-1, len(places) - 1):
@@ -269,6 +271,8 @@ def crossing(places: Sequence[Place], level: float) -> Place | None:
 
 def plateau(places: Sequence[Place], entropy: float) -> tuple[float, float] | None:
     """Start and end of the plateau near the unigram entropy; None if it is absent or brief."""
+    # A model that only knows how frequent words are has the unigram entropy as its loss. It gets
+    # there quickly, stays, and leaves when it begins to use context.
     start = crossing(places, entropy + PLATEAU_ABOVE)
     end = crossing(places, entropy - PLATEAU_BELOW)
     if start is None:
@@ -329,6 +333,7 @@ def course(summary: Summary, training: Pretraining) -> Course:
     measured = sorted({split for point in training.curve for split in point.heldout})
     split = leads.split if leads and leads.split in measured else next(iter(measured), "")
     heldout = [(x, point.heldout[split]) for x, point in curve if split in point.heldout]
+    # Lines to compare with must be of the same text as the curve, or they would cross it by chance.
     same = (model for model in summary.language_model if model.split == split)
     return Course(unit, curve, split, heldout, next(same, leads))
 

@@ -85,6 +85,7 @@ def commit_scores(
     progress: Progress,
 ) -> None:
     """Score the tasks, and commit the artifact."""
+    # Without fine-tuning there are no task scores; the artifact has the same form.
     trials = Trials(tasks=(), trials=())
     if "finetune" in table.inputs:
         found = open_artifact(table.input_path("finetune")).read_json("trials.json")
@@ -177,6 +178,7 @@ def _systems(task: TaskRecord, trials: Sequence[Trial]) -> list[SystemScore]:
         )
         for baseline in task.baselines
     ]
+    # Random systems first, then by name: the order in which reports read.
     for name in sorted({t.system for t in trials}, key=lambda n: (not n.startswith(RANDOM), n)):
         seeds = [trial for trial in trials if trial.system == name]
         found.append(
@@ -214,6 +216,8 @@ def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
     for name, seed, scores in scored:
         if metric in scores:
             by_seed.setdefault(name, {})[seed] = scores[metric]
+    # A baseline stands for a single seed, so it is compared with the mean of ours; a random system
+    # has the same seeds, which are compared one by one.
     baselines = [baseline.name for baseline in task.baselines]
     return [
         compare_systems(
@@ -289,6 +293,8 @@ def compare_systems(
 def _judged(one: Comparison, p_value: float | None) -> Comparison:
     """The comparison with its verdict, given its corrected p-value."""
     real, sides = is_real(p_value, seeds=one.seeds), f"{one.system} and {one.against}"
+    # In this order: whether anything can be said, whether there is a difference, in which
+    # direction, and whether it is large enough to matter.
     outcome: Outcome
     if real is None:
         why = (

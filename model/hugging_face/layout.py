@@ -210,6 +210,8 @@ def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderCon
     if "cloze" in table:
         # The section `cloze` is ours and complete; the rest of the file must not contradict it.
         ours = parse(EncoderConfig, table["cloze"], source=source)
+        # Whoever edits `hidden_size` in the file and not in our section would otherwise get the old
+        # one.
         written = hugging_face_config(ours, 0)
         for name in ("model_type", *SAME_NAME[ours.family], *RENAMED[ours.family]):
             if name in table and table[name] != written[name]:
@@ -234,6 +236,7 @@ def encoder_config(table: Mapping[str, JsonValue], *, source: str) -> EncoderCon
             f"{source}: hidden_act {activation!r} is not one of {', '.join(OUR_ACTIVATION)}; "
             "only encoders with BERT's architecture can be read"
         )
+    # What the file leaves out has the same default there and here.
     sizes = {name: table[name] for name in SAME_NAME["bert"] if name in table}
     fields = {**sizes, "preset": None, "hidden_act": OUR_ACTIVATION[activation]}
     return parse(EncoderConfig, fields, source=source)
@@ -248,6 +251,8 @@ def _modern_encoder_config(table: Mapping[str, JsonValue], *, source: str) -> En
             f"{source}: hidden_activation {activation!r} and classifier_activation {heads!r}; "
             f"expected the same for both, one of {', '.join(OUR_ACTIVATION)}"
         )
+    # Version 4 of transformers has a base for global layers and perhaps one for local ones; version
+    # 5 has one `rope_parameters` for each kind. The later form wins where both are there.
     fields = {name: table.get(name, MODERN_DEFAULTS.get(name)) for name in SAME_NAME["modern"]}
     if fields["local_rope_theta"] is None:  # version 4: the same base as in global layers
         fields["local_rope_theta"] = fields["global_rope_theta"]

@@ -247,6 +247,8 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
                 f"{source.directory}: {name} is {list(tensors[name].shape)}, config.json and "
                 f"tokenizer say {list(parameter.shape)}; the files do not belong together"
             )
+    # By our names, of which some are missing: heads and pooler, which are initialised where they
+    # are needed.
     present = [name for name in ours if layout.name(name) in tensors]
     is_next_token = source.read_table(CONFIG).get("cloze_objective") == "next_token"
     return EncoderFiles(

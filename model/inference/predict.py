@@ -108,8 +108,11 @@ class Predictor:
                     columns |= {"words": WORD.findall(text)} if is_tagger else {"text_a": text}
                 yield columns
 
+        # A stream of any length is predicted a window at a time: memory holds one window, and a
+        # batch has enough texts of similar lengths to be even.
         first = 1
         for window in self._windows(named(), lambda row: row.get("document"), characters):
+            # Rows keep their numbers in the stream, which error messages name.
             lines = tuple(range(first, first + len(window)))
             first += len(window)
             wanted = wanted_columns(self.saved.task, SPLIT)
@@ -185,6 +188,7 @@ class Predictor:
         window: list[ItemT] = []
         total = 0
         for row in rows:
+            # A task that reads neighbouring rows must see a document whole, whatever its length.
             if (len(window) >= WINDOW or total >= WINDOW_CHARACTERS) and (
                 not self.saved.task.document_context or document(row) != document(window[-1])
             ):
@@ -221,6 +225,7 @@ class Predictor:
             guess if isinstance(guess, dict) else {"prediction": guess} for guess in guesses
         ]
         if isinstance(problem, Classification) and len(problem.labels) > 1:
+            # Rounded only where shown: label sets below compare the exact ones with limits.
             exact = problem.probabilities(logits)
             shares = np.round(exact, 6)
             for row, share in zip(found, shares.tolist(), strict=True):

@@ -141,6 +141,7 @@ def open_vectors(path: str) -> Vectors:
 
 def cosines(matrix_NH: Vectors, questions_QH: Vectors) -> Vectors:
     """[Q, N] with all rows."""
+    # Block by block: the matrix is on disk, and each block is read once for all questions.
     scores_QN = np.empty((len(questions_QH), len(matrix_NH)), np.float32)
     for start in range(0, len(matrix_NH), ROWS_AT_ONCE):
         block_BH = matrix_NH[start : start + ROWS_AT_ONCE]
@@ -155,6 +156,9 @@ def write_graph(vectors: str, texts: Iterable[str], folder: Path) -> Iterator[in
     """
     matrix_NH = open_vectors(vectors)
     width = matrix_NH.shape[1]
+    # Equal texts have equal vectors. Hundreds of them, as a corpus of messages has, would be each
+    # other's only neighbours and cut the graph into islands; so only the first of them goes in, and
+    # `equal` brings back the others.
     graph = _empty(width)
     first: dict[bytes, int] = {}
     equal: list[tuple[int, int]] = []
@@ -170,6 +174,9 @@ def write_graph(vectors: str, texts: Iterable[str], folder: Path) -> Iterator[in
         equal += [(one, row) for one, row in zip(firsts, rows, strict=True) if one != row]
         own = np.flatnonzero(np.array(firsts) == np.array(rows))
         graph.add((start + own).astype(np.uint64), block_BH[own])
+        # A question's mean cosine is the question times the mean vector, and its mean squared
+        # cosine a quadratic form of the mean outer product: with both stored, the spread over all
+        # passages costs no look at the passages.
         sums_H += block_BH.sum(0, dtype=np.float64)
         products_HH += block_BH.T @ block_BH
         yield from rows
@@ -191,8 +198,11 @@ class Graph:
 
     def candidates(self, question_H: Vectors, count: int) -> tuple[npt.NDArray[np.int64], Vectors]:
         """[C] at least `count` rows among which the nearest are, ascending, and their cosines."""
+        # A graph finds most of the nearest, not all; of more candidates, ranked exactly, it misses
+        # fewer.
         wanted = min(CANDIDATES * count, len(self._index))
         rows = self._index.search(question_H, wanted).keys.astype(np.int64)
+        # [E, 2], sorted by the row in the graph: its equals are one range.
         low, high = (np.searchsorted(self._equal_E2[:, 0], rows, s) for s in ("left", "right"))
         others = [self._equal_E2[a:b, 1] for a, b in zip(low, high, strict=True) if a < b]
         rows_C = np.unique(np.concatenate([rows, *others]))
@@ -207,6 +217,7 @@ class Graph:
         """Mean and standard deviation of the cosines with all rows, without computing these."""
         mean = float(self._mean_H @ question_H)
         square = float(question_H @ self._products_HH @ question_H)
+        # Rounding may bring the difference below 0.
         return mean, max(square - mean * mean, 0.0) ** 0.5
 
 
@@ -216,6 +227,7 @@ def recall_of(graph: Graph, vectors: str) -> float:
     rows = np.random.default_rng(0).permutation(len(matrix_NH))[:SAMPLED]
     hits = total = 0
     for question_H in matrix_NH[np.sort(rows)]:
+        # A passage asks for its own neighbours, itself among them.
         exact_N = cosines(matrix_NH, question_H[None])[0]
         kept = min(COMPARED, len(exact_N))
         found_C = np.sort(graph.candidates(question_H, kept)[1])[::-1][:kept]

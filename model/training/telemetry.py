@@ -192,6 +192,8 @@ class Telemetry:
             for tracker in self.trackers:
                 tracker.log(record.step, numbers)
             self._window = []
+        # On the console once a second, however fast the steps are; in the file every `log_every`
+        # steps.
         now = time.monotonic()
         if now - self._printed >= 1.0 or last:
             self._printed = now

@@ -86,6 +86,8 @@ def find_lines(block: DocumentBlock, config: BoilerplateConfig) -> Lines:
     firsts_L, lasts_L = _compared(words_L, documents_L, min_words=config.min_words)
     compared, places = lower_bytes(block.text), offsets_of(np.diff(ends_L, prepend=0))
     if config.ignore_digits:
+        # Without digits, "Page 3 of 12" and "Page 4 of 12" are one line. Places in the text become
+        # places in what is left of it: the number of other bytes before them.
         other = (compared < ord("0")) | (compared > ord("9"))
         compared, places = compared[other], offsets_of(other.astype(np.int64))[places]
     # no hash is 0, which means something else
@@ -96,6 +98,10 @@ def find_lines(block: DocumentBlock, config: BoilerplateConfig) -> Lines:
 
 def _compared(words_L: Int64s, documents_L: Int64s, *, min_words: int) -> tuple[Int64s, Int64s]:
     """The first and the last of the lines with which each is compared; last < first: kept."""
+    # Each line is compared by a range of lines, itself at first. A short line gets the shortest
+    # range that begins with it and has enough words; where its run ends before, the shortest one
+    # that ends with the run. So two runs that differ somewhere share no range that covers the
+    # difference.
     firsts_L = np.arange(len(words_L))
     lasts_L = firsts_L.copy()
     short_N = np.flatnonzero(words_L < min_words)
@@ -115,6 +121,7 @@ def _compared(words_L: Int64s, documents_L: Int64s, *, min_words: int) -> tuple[
     is_inside_N = enough_N <= end_N
     firsts_L[short_N] = np.where(is_inside_N, short_N, back_N)
     lasts_L[short_N] = np.where(is_inside_N, enough_N, end_N)
+    # The run as a whole has too few words: last < first marks them.
     few = short_N[~is_inside_N & (back_N < start_N)]
     firsts_L[few], lasts_L[few] = few, few - 1
     return firsts_L, lasts_L
@@ -146,6 +153,8 @@ class LineList:
         """(L,) bool: which lines are removed."""
         if not len(self.keys_K):
             return np.zeros(len(lines.keys_L), dtype=np.bool_)
+        # Where a key would be in the list; equality tells whether it is. A key behind the last one
+        # is compared with the last.
         place_L = np.minimum(np.searchsorted(self.keys_K, lines.keys_L), len(self.keys_K) - 1)
         listed_L: Mask = self.keys_K[place_L] == lines.keys_L
         return listed_L & (lines.ranks_L >= self.first_removed_K[place_L])
@@ -160,6 +169,8 @@ def without_boilerplate(
     if not removed_L.any():
         return block
     lengths_L = np.diff(lines.ends_L, prepend=0)
+    # Lines fill the text without gaps, so a mask of lines, repeated by their lengths, is one of
+    # bytes; ends move back by the bytes removed before them.
     text: Bytes = block.text[np.repeat(~removed_L, lengths_L)]
     removed_before_L1 = offsets_of(lengths_L * removed_L)
     lines_before_D = np.searchsorted(lines.ends_L, block.ends, side="right")

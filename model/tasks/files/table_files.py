@@ -237,9 +237,12 @@ def separator_of(path: str, sample: str, *, is_whole: bool) -> tuple[str, int]:
     if path.lower().endswith(".tsv"):
         return "\t", 0
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # default: 131,072 characters
+    # Excel's own way to say which separator a file has.
     first = sample.partition("\n")[0]
     if first.strip().lower().startswith("sep=") and len(first.strip()) == len("sep=;"):
         return first.strip()[-1], 1
+    # Not by the most frequent character, which would be the comma of any prose: a separator is
+    # known by records of equal width.
     for separator in SEPARATORS:
         reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator)
         widths = [len(record) for record in islice(reader, SAMPLED_RECORDS) if record]
@@ -265,6 +268,8 @@ def _records(text: TextFile, separator: str, begins: int) -> Iterator[tuple[int,
             cells = line.rstrip("\r\n")
             yield number, cells.split("\t") if cells else []
         return
+    # A quoted cell may contain line breaks, so a record's number is not its line; the reader counts
+    # the lines it has taken.
     number = begun = 0
     lines = chain(["\n"] * begins, islice(text.lines(newline=""), begins, None))
     reader = csv.reader(lines, delimiter=separator, strict=True)
@@ -324,6 +329,7 @@ def _holds_lines(text: TextFile) -> bool:
     if not first.startswith("{"):
         return False
     try:
+        # JSON lines called .json: the first line is an object by itself, and something follows it.
         if feed or len(sample) < SAMPLED_CHARACTERS:
             return bool(rest.strip()) and isinstance(json.loads(first), dict)
         for _ in JsonText(text.chunks()).elements("data"):
@@ -412,6 +418,8 @@ def _batches(source: pa.NativeFile) -> tuple[Iterator[pa.RecordBatch], pa.Schema
     """The record batches of Arrow's file format, or of its stream format."""
     source.seek(0)
     try:
+        # A file ends with an index of its batches, a stream has none; both begin alike for a
+        # reader.
         file = pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         source.seek(0)
