@@ -20,7 +20,7 @@ from cloze.answer import Answer, print_lines
 from cloze.artifacts.errors import ClozeError, explained, is_panic
 from cloze.artifacts.filesystem import UNDECODABLE
 from cloze.artifacts.progress import say
-from cloze.artifacts.runtime.program import Terminated, sigterm_raising
+from cloze.artifacts.runtime.program import Terminated, stops_raising
 
 OUR_PACKAGES = ("cloze",)
 
@@ -220,11 +220,11 @@ def exit_code(arguments: list[str]) -> int:
 
     Exceptions other than those handled here are bugs, and keep their traceback.
     """
-    with sigterm_raising() as is_terminated:
-        return _exit_code(arguments, is_terminated)
+    with stops_raising() as stopped:
+        return _exit_code(arguments, stopped)
 
 
-def _exit_code(arguments: list[str], is_terminated: Callable[[], bool]) -> int:
+def _exit_code(arguments: list[str], stopped: Callable[[], BaseException | None]) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -245,18 +245,10 @@ def _exit_code(arguments: list[str], is_terminated: Callable[[], bool]) -> int:
         if not isinstance(answer, Answer):
             return 0
         print_lines([str(answer)])
-    except CycloptsError as error:
-        message, code = " ".join(str(error).split()), 2
-    except ClozeError as error:
-        message, code = str(error), error.exit_code
-    except ImportError as error:
-        message, code = missing_package(error), 1
     except BaseException as error:
-        message, code = failure(error)
+        message, code = failure(stopped() or error)
     else:
         return answer.exit_code
-    if is_terminated():  # an error may come of it
-        message, code = failure(Terminated())
     say(f"error: {message}" if code in (1, 2) else message)
     if "--json" in arguments:
         with suppress(OSError):
@@ -265,7 +257,13 @@ def _exit_code(arguments: list[str], is_terminated: Callable[[], bool]) -> int:
 
 
 def failure(error: BaseException) -> tuple[str, int]:
-    """Message and exit code of a signal, a full disk, a panic; any other error is raised again."""
+    """Message and exit code of an error that is no bug; any other is raised again."""
+    if isinstance(error, CycloptsError):
+        return " ".join(str(error).split()), 2
+    if isinstance(error, ClozeError):
+        return str(error), error.exit_code
+    if isinstance(error, ImportError):
+        return missing_package(error), 1
     # Where a class is made, Python wraps a signal that arrives meanwhile.
     arrived = error.__cause__ if isinstance(error, RuntimeError) else error
     if isinstance(arrived, Terminated):

@@ -60,6 +60,31 @@ def test_failures_are_one_line_and_a_code(table: Path, capsys, error, code: int)
     assert str(error) in lines[0]
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(
+    table: Path, capsys, signum: signal.Signals
+) -> None:
+    def fail(table: StageTable, options: list[str]) -> Artifact:
+        try:
+            signal.raise_signal(signum)
+        except BaseException as error:
+            raise ValueError(f"no validator: {error}") from None
+        raise AssertionError
+
+    assert code_of(fail, ["--config", str(table)]) == 128 + signum
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("finished parts are kept, run the same command to resume")
+
+
+def test_a_panic_of_a_library_in_rust_is_one_line(table: Path, capsys) -> None:
+    def fail(table: StageTable, options: list[str]) -> Artifact:
+        raise type("PanicException", (BaseException,), {})("index out of bounds")
+
+    assert code_of(fail, ["--config", str(table)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: a library in Rust failed (index out of bounds)")
+
+
 @pytest.mark.parametrize("content", [None, "{", '{"stage": 1}'])
 def test_a_wrong_stage_table_is_a_usage_error(tmp_path: Path, content: str | None, capsys) -> None:
     path = tmp_path / "table.json"

@@ -262,25 +262,52 @@ command.main()
 class Swallowed:
     """Drops an exception, as compiled code does where it cannot pass it on."""
 
+    def __init__(self, signum: signal.Signals) -> None:
+        self.signum = signum
+
     def __del__(self) -> None:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(self.signum)
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["and fails of it", "and goes on"])
+def drop_and_fail(signum: signal.Signals) -> None:
+    Swallowed(signum)
+    raise UsageError("tuned.toml: name: expected a pattern")
+
+
+def drop_and_go_on(signum: signal.Signals) -> None:
+    Swallowed(signum)
+    time.sleep(60)
+
+
+def wrap(signum: signal.Signals) -> None:
+    try:
+        signal.raise_signal(signum)
+    except BaseException as error:  # as compiled code does, without a cause
+        raise ValueError(f"no validator: {error}") from None
+
+
+def import_nothing(signum: signal.Signals) -> None:
+    try:
+        signal.raise_signal(signum)
+    except BaseException as error:
+        raise ImportError(str(error), name="cloze") from None
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("library", [drop_and_fail, drop_and_go_on, wrap, import_nothing])
 def test_a_library_that_swallows_a_signal_changes_neither_code_nor_message(
-    ends: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    library: Callable[[signal.Signals], None],
+    signum: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def work(*_: object, **__: object) -> None:
-        Swallowed()
-        if ends:
-            raise UsageError("tuned.toml: name: expected a pattern")
-        time.sleep(60)
-
-    monkeypatch.setattr(command, "application", lambda: work)
-    before = signal.getsignal(signal.SIGTERM), sys.unraisablehook
-    assert exit_code(["plan"]) == 143
-    assert capsys.readouterr().err == "terminated; run the same command to resume\n"
-    assert (signal.getsignal(signal.SIGTERM), sys.unraisablehook) == before
+    monkeypatch.setattr(command, "application", lambda: lambda *_, **__: library(signum))
+    before = [*map(signal.getsignal, (signal.SIGTERM, signal.SIGINT)), sys.unraisablehook]
+    assert exit_code(["plan"]) == 128 + signum
+    word = "terminated" if signum == signal.SIGTERM else "interrupted"
+    assert capsys.readouterr().err == f"{word}; run the same command to resume\n"
+    after = [*map(signal.getsignal, (signal.SIGTERM, signal.SIGINT)), sys.unraisablehook]
+    assert after == before
 
 
 def test_doctor_finds_this_machine_healthy(cloze: Cloze) -> None:
