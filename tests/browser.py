@@ -6,6 +6,7 @@ Out: the text that stands there once the page has made it, what JavaScript says,
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -105,7 +106,10 @@ def browser() -> Iterator[Page]:
             *(chromium, "--headless", "--no-sandbox", "--disable-gpu"),
             *(f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"),
         ]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        environment = {**os.environ, "TMPDIR": profile}  # where it leaves what it makes
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=environment
+        ) as running:
             try:
                 assert running.stderr
                 devtools = _address_of_a_tab(running.stderr)

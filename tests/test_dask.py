@@ -1,6 +1,7 @@
 """All of preparation on a Dask cluster, whose workers die on the way."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -61,7 +62,10 @@ class Cluster:
         argv = [sys.executable, "-P", "-m", f"distributed.cli.dask_{program}", *options]
         argv = [*_on(machine), *argv]
         with (self.folder / f"{program}-{number}.log").open("wb") as log:
-            self.processes.append(subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.folder))
+            environment = {**os.environ, "TMPDIR": str(self.folder)}
+            self.processes.append(
+                subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.folder, env=environment)
+            )
 
     def start_scheduler(self, machine: str = "") -> None:
         """The scheduler, or another one in its place."""

@@ -5,6 +5,7 @@ that is cancelled, or tell a job's counters before its end.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -82,6 +83,11 @@ class Engine:
         done = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout.split()
 
+    @property
+    def temporary(self) -> Path:
+        """The command's TMPDIR."""
+        return self.folder / "temporary"
+
     def let_workers_begin(self) -> None:
         """From now on the pool starts workers."""
         (self.folder / "gate").touch()
@@ -94,9 +100,10 @@ class Engine:
             *("prepare", "local.toml", "--on", "machine.toml", "--workspace", "runs", "--json"),
             *options,
         )
+        self.temporary.mkdir(exist_ok=True)
         return subprocess.Popen(
             argv,
-            env=environment,
+            env={**environment, "TMPDIR": str(self.temporary)},
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -114,11 +121,11 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     module = "apache_beam.runners.portability.local_job_service_main"
     service = [sys.executable, "-P", "-m", module, "--port_file", str(port_file)]
     pool = [sys.executable, "-P", "-c", POOL, str(tmp_path / "gate")]
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    theirs = {**os.environ, "TMPDIR": str(tmp_path)}
     with (
-        subprocess.Popen(service, stderr=subprocess.DEVNULL) as server,
-        subprocess.Popen(
-            pool, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as workers,
+        subprocess.Popen(service, stderr=quiet, env=theirs) as server,
+        subprocess.Popen(pool, stdout=pipe, stderr=quiet, text=True, env=theirs) as workers,
     ):
         try:
             assert workers.stdout
@@ -152,6 +159,7 @@ def test_a_command_that_is_terminated_cancels_its_job_first(engine: Engine) -> N
         running.terminate()
         _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 143, said
+    assert not [*engine.temporary.iterdir()]
     assert engine.states() == ["CANCELLED"]
 
 
@@ -161,6 +169,7 @@ def test_a_job_is_found_again_after_kill_9_of_the_launcher(engine: Engine) -> No
         wait_for(lambda: [*engine.folder.glob(noted)], what="the job's name")
         kill_whole(first)
     assert engine.states() == ["RUNNING"]
+    assert [*engine.temporary.iterdir()]
     engine.let_workers_begin()
     with engine.start() as second:
         output, said = second.communicate(timeout=PATIENCE)
@@ -170,6 +179,7 @@ def test_a_job_is_found_again_after_kill_9_of_the_launcher(engine: Engine) -> No
     local = cloze("prepare", "local.toml", "--json", "--workspace", "here", cwd=engine.folder)
     assert digests(output) == digests(local.stdout)
     assert not [*engine.folder.glob(noted)]
+    assert not [*engine.temporary.iterdir()]
 
 
 def test_a_job_that_no_worker_begins_is_cancelled_and_named(engine: Engine) -> None:
@@ -195,4 +205,5 @@ def test_a_job_service_that_is_not_there_is_one_line(engine: Engine) -> None:
         _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
     assert "no job service answers at localhost:1" in said
+    assert not [*engine.temporary.iterdir()]
     assert "Traceback" not in said

@@ -114,7 +114,7 @@ def pool_of_workers(folder: Path) -> "Iterator[psutil.Process]":
     (folder / "machine.toml").write_text(MACHINE + POOL.format(port=port))
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
     argv = [sys.executable, "-P", "-m", WORKERS, f"--service_port={port}"]
-    quiet, environment = subprocess.DEVNULL, {**os.environ, "PATH": path}
+    quiet, environment = subprocess.DEVNULL, {**os.environ, "PATH": path, "TMPDIR": str(folder)}
     with subprocess.Popen(argv, env=environment, stdout=quiet, stderr=quiet) as running:
         try:
             wait_for(lambda: listens(port), what="the worker pool")
@@ -192,7 +192,8 @@ def test_corpus_and_workspace_in_a_real_s3_store_give_the_bytes_that_are_made_he
     identity = {"name": "cloze", "credentials": [KEYS], "actions": ["Admin"]}
     (tmp_path / "s3.json").write_text(json.dumps({"identities": [identity]}))
     server = (
-        *(str(WEED), "server", f"-ip={LAUNCHER}", f"-dir={tmp_path / 'store'}", "-volume.max=20"),
+        *(str(WEED), f"-logdir={tmp_path}", "server"),
+        *(f"-ip={LAUNCHER}", f"-dir={tmp_path / 'store'}", "-volume.max=20"),
         *("-master.volumeSizeLimitMB=64", "-s3", f"-s3.config={tmp_path / 's3.json'}"),
     )
     argv, environment = command(

@@ -97,7 +97,8 @@ def shared(tmp_path: Path) -> Iterator[Shared]:
         log = stack.enter_context(open(tmp_path / "store.log", "wb"))
         server = subprocess.Popen(
             [
-                *(str(WEED), "server", "-ip=127.0.0.1", f"-dir={tmp_path / 'store'}", "-s3"),
+                *(str(WEED), f"-logdir={tmp_path}", "server"),
+                *("-ip=127.0.0.1", f"-dir={tmp_path / 'store'}", "-s3"),
                 *("-volume.max=20", "-master.volumeSizeLimitMB=64"),
                 *(f"-s3.config={tmp_path / 's3.json'}", *(f"-{k}={v}" for k, v in flags.items())),
             ],

@@ -87,7 +87,7 @@ def on_host(host: str, *argv: str, log: Path, cwd: Path) -> "Iterator[subprocess
             ["ip", "netns", "exec", host, "unshare", "--pid", "--fork", "--kill-child", *argv],
             stdout=said,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **STORE, "PATH": path},
+            env={**os.environ, **STORE, "PATH": path, "TMPDIR": str(log.parent)},
             cwd=cwd,
         ) as running,
     ):
@@ -188,7 +188,8 @@ def hosts(local: Path, tmp_path: Path) -> "Iterator[tuple[Launcher, subprocess.P
     there = tmp_path / "workers"
     there.mkdir()
     server = (
-        *(str(WEED), "server", f"-ip={LAUNCHER}", f"-dir={local / 'store'}", "-volume.max=20"),
+        *(str(WEED), f"-logdir={tmp_path}", "server"),
+        *(f"-ip={LAUNCHER}", f"-dir={local / 'store'}", "-volume.max=20"),
         *("-master.volumeSizeLimitMB=64", "-s3", f"-s3.config={local / 's3.json'}"),
     )
     service = (*NAMED, sys.executable, "-P", str(SERVICE), str(local))

@@ -47,7 +47,7 @@ RAISED: dict[signal.Signals, type[BaseException]] = {
 def stops_raising(
     on_arrival: Callable[[], object] = lambda: None,
 ) -> Iterator[Callable[[], BaseException | None]]:
-    """Let SIGTERM raise `Terminated` meanwhile, and SIGINT `KeyboardInterrupt` unless it is ignored.
+    """Let SIGTERM raise `Terminated` meanwhile, and SIGINT `KeyboardInterrupt` if not ignored.
 
     Yields a function that returns what the first such signal raised, or None. Compiled code drops
     an exception where it cannot pass one on, or makes an error of its own out of it, and may go on

@@ -13,6 +13,7 @@ another host has made always stays: its processes are not seen from here, and a 
 for each host separately.
 """
 
+import atexit
 import fcntl
 import hashlib
 import os
@@ -24,7 +25,7 @@ import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 FOLDER = "cloze"
 FILE = ".tmp"
@@ -67,6 +68,29 @@ def temporary_file(parent: str, *, mode: int = 0o666) -> Iterator[str]:
 
     with _owned(make) as path:
         yield path
+
+
+@contextmanager
+def temporaries_of_libraries() -> Iterator[None]:
+    """Meanwhile, let whatever else this process or its children put into TMPDIR be in one of ours.
+
+    For the whole process, so other threads are meant, too. The folder goes when the process exits:
+    libraries clear up there in handlers of their own.
+    """
+    stack = ExitStack()
+    # The first to be registered is called last, when theirs have been.
+    atexit.register(stack.close)
+    folder = stack.enter_context(temporary_directory())
+    before, named = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        if named is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = named
 
 
 def clear_left(parent: str = "") -> None:

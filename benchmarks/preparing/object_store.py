@@ -63,7 +63,7 @@ def s3_server(folder: Path) -> Iterator[psutil.Process]:
     arguments = ["-ip=127.0.0.1", f"-dir={folder / 'store'}", "-volume.max=50", "-s3"]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            [weed, "server", *arguments, f"-s3.config={folder / 's3.json'}"],
+            [weed, f"-logdir={folder}", "server", *arguments, f"-s3.config={folder / 's3.json'}"],
             stdout=log,
             stderr=subprocess.STDOUT,
         )

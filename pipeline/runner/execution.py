@@ -26,7 +26,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import Progress, say
-from cloze.artifacts.runtime.temporary import temporary_directory
+from cloze.artifacts.runtime.temporary import temporaries_of_libraries, temporary_directory
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import WORK
 from cloze.pipeline.config.settings import PipelineMachine
@@ -85,9 +85,10 @@ class Runner:
         if not self.is_local:
             from cloze.pipeline.runner.engine_job import run_on_engine  # imports Beam
 
-            run_on_engine(
-                build, machine=machine, options=options, progress=progress, output=self.output
-            )
+            with temporaries_of_libraries():  # Beam's, and of the services that it starts
+                run_on_engine(
+                    build, machine=machine, options=options, progress=progress, output=self.output
+                )
             return
         if options:
             from cloze.pipeline.runner.beam import refuse_unknown

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -184,3 +186,31 @@ def test_a_command_that_needs_no_temporary_folder_clears_tmpdir_too(
     monkeypatch.setattr(temporary, "_begun", set())
     writable_workspace(str(tmp_path / "runs"))
     assert [*tmp_path.rglob("*/*")] == []
+
+
+LIBRARY = """
+import atexit, os, shutil, subprocess, sys, tempfile
+from cloze.artifacts.runtime.temporary import temporaries_of_libraries
+with temporaries_of_libraries():
+    tempfile.mkdtemp(prefix="forgotten")
+    service = tempfile.mkdtemp(prefix="service")
+    atexit.register(lambda: (shutil.rmtree(service), print("stopped")))
+    subprocess.run(["mktemp"], check=True, stdout=subprocess.DEVNULL)
+assert tempfile.gettempdir() == os.environ["TMPDIR"] == sys.argv[1]
+(ours,) = os.listdir(sys.argv[1])
+assert ours.startswith("cloze-") and len(os.listdir(os.path.join(sys.argv[1], ours))) == 3
+"""
+
+
+def test_what_libraries_make_goes_when_the_process_exits_after_they_have_cleared_up(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LIBRARY, str(tmp_path)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+    assert not [*tmp_path.iterdir()]

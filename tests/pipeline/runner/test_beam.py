@@ -9,7 +9,7 @@ import pytest
 from cloze.artifacts.progress import Progress
 from cloze.pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
 from cloze.pipeline.examples import buckets_of, recipe_of, write_examples
-from cloze.pipeline.runner.beam import Pipeline, add_job
+from cloze.pipeline.runner.beam import add_job
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
 from tests.pipeline.synthetic_tokens import (
@@ -18,6 +18,7 @@ from tests.pipeline.synthetic_tokens import (
     tokens_artifact,
     tokens_table,
 )
+from tests.pipeline.unrun_pipeline import unrun_pipeline
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
 JOB_SERVER = os.environ.get("FLINK_JOB_SERVER_JAR", "")
@@ -51,9 +52,9 @@ def tokens(tmp_path_factory, tokenizer):
 
 def test_the_graph_is_a_chain(tokens, tokenizer, tmp_path):
     """One input, one output, no tags: the graphs that every engine supports."""
-    pipeline = Pipeline()
-    add_job(build_of(tokens, tokenizer, tmp_path)(WorkQueue()), pipeline)
-    components = pipeline.to_runner_api().components
+    with unrun_pipeline() as pipeline:
+        add_job(build_of(tokens, tokenizer, tmp_path)(WorkQueue()), pipeline)
+        components = pipeline.to_runner_api().components
     for transform in components.transforms.values():
         assert len(transform.inputs) <= 1
         assert len(transform.outputs) <= 1

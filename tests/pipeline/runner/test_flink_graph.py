@@ -21,10 +21,11 @@ from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.plan import Plan
 from cloze.pipeline.config.settings import PipelineMachine
 from cloze.pipeline.runner import engine_job
-from cloze.pipeline.runner.beam import Pipeline, PipelineOptions, add_job
+from cloze.pipeline.runner.beam import PipelineOptions, add_job
 from cloze.pipeline.runner.execution import run_inline
 from cloze.pipeline.runner.graph import Build, ReportReader, Step, WorkQueue
 from tests.cloze.execution.test_text_folder import text
+from tests.pipeline.unrun_pipeline import unrun_pipeline
 
 TRANSFORMS = {
     "beam:transform:impulse:v1",
@@ -100,10 +101,10 @@ def recorder(graphs: list[api.Pipeline], folder: Path) -> Any:
         progress: Progress,
         output: str,
     ) -> None:
-        pipeline, given = Pipeline(options=PipelineOptions(OPTIONS)), PipelineOptions(OPTIONS)
         started = Step("Started", "map", lambda item: item)
-        add_job(build(WorkQueue()), pipeline, started)
-        graphs.append(PortableRunner.get_proto_pipeline(pipeline, given))
+        with unrun_pipeline(OPTIONS) as pipeline:
+            add_job(build(WorkQueue()), pipeline, started)
+            graphs.append(PortableRunner.get_proto_pipeline(pipeline, PipelineOptions(OPTIONS)))
         (folder / "reports").touch()
         reader = ReportReader(str(folder / "reports"), progress)
         run_inline(build(WorkQueue()), reader, math.inf)

@@ -15,7 +15,7 @@ from cloze.pipeline.config.settings import DedupStage, PipelineMachine, TokensSt
 from cloze.pipeline.dedup import DuplicateSearch, write_candidates
 from cloze.pipeline.readers import input_shards as input_shards_module
 from cloze.pipeline.readers.input_shards import input_shards
-from cloze.pipeline.runner.beam import Pipeline, add_job
+from cloze.pipeline.runner.beam import add_job
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
 from cloze.pipeline.shuffle import beam_group_by_key as shuffle
@@ -29,6 +29,7 @@ from cloze.pipeline.shuffle.beam_group_by_key import (
 from cloze.pipeline.shuffle.buckets import Cardinality
 from cloze.pipeline.vocabulary import sample_shard
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
+from tests.pipeline.unrun_pipeline import unrun_pipeline
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
 STAGES = ["vocabulary", "dedup", "tokens"]
@@ -72,9 +73,10 @@ def builds(tmp_path: Path):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_graph_is_a_chain(builds, stage: str) -> None:
-    pipeline = Pipeline()
-    add_job(builds[stage](WorkQueue()), pipeline)
-    for transform in pipeline.to_runner_api().components.transforms.values():
+    with unrun_pipeline() as pipeline:
+        add_job(builds[stage](WorkQueue()), pipeline)
+        components = pipeline.to_runner_api().components
+    for transform in components.transforms.values():
         assert len(transform.inputs) <= 1
         assert len(transform.outputs) <= 1
 
