@@ -244,6 +244,17 @@ def test_what_is_temporary_has_an_owner_who_can_be_asked() -> None:
     assert wrong == []
 
 
+def test_onnxruntime_is_imported_only_where_its_telemetry_is_off() -> None:
+    wrong = [
+        str(path)
+        for folder in (*PACKAGES, "benchmarks")
+        for path in (PROJECT / folder).rglob("*.py")
+        if "import onnxruntime" in (text := path.read_text("utf-8"))
+        and "ORT_DISABLE_TELEMETRY" not in text.partition("import onnxruntime")[0]
+    ]
+    assert wrong == []
+
+
 def test_prefect_keeps_no_results() -> None:
     """They are pickles, and whoever can write them could have code run."""
     decorators = [

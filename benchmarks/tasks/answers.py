@@ -21,6 +21,7 @@ otherwise wall-clock time, for an idle machine.
 
 import json
 import logging
+import os
 import shutil
 import statistics
 import sys
@@ -114,6 +115,7 @@ def tokens_of() -> Callable[[Sequence[str]], dict[str, NDArray[np.int64]]]:
 
 def onnxruntime_side(graph: Path, threads: int) -> Side:
     """A graph in onnxruntime."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else it reports to its maker
     import onnxruntime
 
     options, tokens = onnxruntime.SessionOptions(), tokens_of()

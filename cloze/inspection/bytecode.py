@@ -3,7 +3,8 @@
     python -P -m cloze.inspection.bytecode [MODULE …]
 
 In:  the installed packages; names of other modules.
-Out: their bytecode where Python looks for it; on standard output, what had to be left out.
+Out: their bytecode where Python looks for it; on standard output, which do not work here. Modules
+     that want an extra that is not installed are left out without a word: nobody asked for them.
 
 Python keeps the bytecode of what it imports, unless PYTHONDONTWRITEBYTECODE is set, as in many
 container images, or the packages belong to another user. Then every process of every run compiles
@@ -34,17 +35,18 @@ HEAVY = ("apache_beam", "cloze", "deepspeed", "prefect", "torch")
 
 
 def main(others: list[str]) -> int:
-    """Import every module and `others`, which writes bytecode; missing extras are left out."""
+    """Import every module and `others`, which writes bytecode."""
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # also for what has been imported already
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    absent: dict[str, list[str]] = {}
+    broken: dict[str, list[str]] = {}
     # Importing ours imports all that they import at the top: what the programs of a run will need.
     for module in (*_our_modules(), *ALSO, *others):
         try:
             importlib.import_module(module)
-        except ImportError as error:  # of an extra that is not installed, or does not work here
-            absent.setdefault(str(error), []).append(module)
-    for reason, modules in absent.items():
+        except ImportError as error:
+            if not _is_not_installed(error):
+                broken.setdefault(str(error), []).append(module)
+    for reason, modules in broken.items():
         print(f"left out {', '.join(modules)}: {reason}")
     if uncompiled := without_bytecode():
         print(
@@ -72,6 +74,12 @@ def _our_modules() -> Iterator[str]:
     for module in walk_packages(cloze.__path__, "cloze.", onerror=lambda name: None):
         if not module.name.endswith("__main__"):
             yield module.name
+
+
+def _is_not_installed(error: ImportError) -> bool:
+    """Whether it is of a whole package, and not of something that an installed one should have."""
+    package = (error.name or "").partition(".")[0]
+    return isinstance(error, ModuleNotFoundError) and util.find_spec(package) is None
 
 
 def _folder(package: str) -> str:

@@ -48,12 +48,27 @@ def test_every_imported_module_has_bytecode_even_where_python_writes_none(tmp_pa
     assert folders == {"cloze", "inspection", "torch", "prefect"}
 
 
-def test_a_missing_extra_is_left_out_and_named(tmp_path: Path) -> None:
+def test_an_extra_that_is_not_installed_is_left_out_without_a_word(tmp_path: Path) -> None:
     installed(tmp_path)
-    (tmp_path / "cloze" / "training.py").write_text("import absent\n")
+    (tmp_path / "cloze" / "training.py").write_text("import absent.of_it\n")
+    done = compiled(tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("import broken.part", "No module named 'broken.part'"),
+        ("from broken import part", "cannot import name 'part' from 'broken'"),
+    ],
+)
+def test_a_package_that_does_not_work_is_named(tmp_path: Path, content: str, reason: str) -> None:
+    installed(tmp_path, broken="")
+    (tmp_path / "cloze" / "training.py").write_text(content)
     done = compiled(tmp_path)
     assert done.returncode == 0
-    assert "left out cloze.training: No module named 'absent'" in done.stdout
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"left out cloze.training: {reason}")
 
 
 def test_packages_that_cannot_be_compiled_are_an_error_with_a_remedy(tmp_path: Path) -> None:
