@@ -329,6 +329,8 @@ def find_files(path: str, exclude: Sequence[str] = ()) -> list[InputFile]:
     Files and folders that match a pattern of `exclude` are left out: by name (`*.docx`), or with a
     slash by their path below `path` (`drafts/*`).
     """
+    if not path:  # else the working directory: a shell's variable that is not set
+        raise UsageError("the path of the files is empty; name a file, a folder or a pattern")
     filesystem, inner = _open(os.path.expanduser(path))
     try:
         is_folder = isinstance(filesystem, LocalFileSystem) and os.path.isdir(inner)

@@ -10,14 +10,15 @@ A subcommand's module is imported only when it runs. A user's mistake never prod
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
 from cloze.answer import Answer, print_lines
-from cloze.artifacts.errors import ClozeError, explained, is_panic
+from cloze.artifacts.errors import ClozeError, UsageError, explained, is_panic
 from cloze.artifacts.filesystem import UNDECODABLE
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.program import Terminated, stops_raising
@@ -239,7 +240,9 @@ def _exit_code(arguments: list[str], stopped: Callable[[], BaseException | None]
         )
         return 2
     try:
-        answer = application()(
+        app = application()
+        require_values(app, arguments)
+        answer = app(
             arguments, result_action="return_value", print_error=False, exit_on_error=False
         )
         if not isinstance(answer, Answer):
@@ -292,6 +295,20 @@ def application() -> App:
         text = f"{purpose}\n\nExample: `{example}`"
         app.command(where, name=name, help=text, sort_key=position)
     return app
+
+
+def require_values(app: App, arguments: Sequence[str]) -> None:
+    """Refuse an option with an empty value, which a shell makes of a variable that is not set.
+
+    It would otherwise be as if the option had not been given.
+    """
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for option, value in pairwise([*options, "the end"]):
+        name, _, own = option.partition("=")
+        if name.startswith("--") and (own == "" if "=" in option else value == ""):
+            known = app[arguments[0]].assemble_argument_collection()
+            if any(name in one.names and one.token_count()[0] for one in known):
+                raise UsageError(f"{name}: its value is empty; name something, or leave it out")
 
 
 def missing_package(error: ImportError) -> str:

@@ -136,6 +136,7 @@ class Model:
             states = self.module.encoder(batch)
             logits_MV = self.module.masked_lm_logits(states, batch.masked_lm_positions)
             best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
+            require_finite(best.values.cpu().numpy(), "the probability of a token")
             # [MASK]s of all texts, in order, dealt back to their texts below.
             fills = iter(
                 [
@@ -218,7 +219,7 @@ class Model:
             if self.deal
             else (window_vectors(self, window, options) for window in windows)
         )
-        vectors = map(_finite, self._in_order(computed, options), count(1))
+        vectors = map(_finite_vector, self._in_order(computed, options), count(1))
         if not normalize:
             return vectors
         # A zero vector stays zero.
@@ -360,13 +361,18 @@ def window_vectors(
     return WindowVectors([*_by_length(examples, compute, device=device)], truncated)
 
 
-def _finite(vector: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:
-    if not np.isfinite(vector).all():
+def require_finite(found: npt.NDArray[np.float32], what: str) -> npt.NDArray[np.float32]:
+    """What a model has computed, if all of it is numbers; `what` names it in the error."""
+    if not np.isfinite(found).all():
         raise ClozeError(
-            f"text {number}: its vector has NaN or infinite values, since the model's weights are "
-            "too large for this precision; try precision='fp32', or use another checkpoint"
+            f"{what} has NaN or infinite values, since the model's weights are too large for this "
+            "precision; try precision='fp32', or use another checkpoint"
         )
-    return vector
+    return found
+
+
+def _finite_vector(vector: npt.NDArray[np.float32], number: int) -> npt.NDArray[np.float32]:
+    return require_finite(vector, f"text {number}: its vector")
 
 
 @checked

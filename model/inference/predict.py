@@ -31,7 +31,7 @@ from cloze.model.encoder.precision import Precision, placed
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_source
 from cloze.model.hugging_face.source import open_source
-from cloze.model.inference.load import WINDOW_CHARACTERS, pack_encoder
+from cloze.model.inference.load import WINDOW_CHARACTERS, pack_encoder, require_finite
 from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile, to_score
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.classification import Classification
@@ -219,6 +219,7 @@ class Predictor:
         with self._one_at_a_time:
             approach = FineTuning(problem, self.model, precision=self.precision)
             logits = split_logits(problem, approach, SPLIT)
+        require_finite(logits, f"task {self.saved.task.name}: what the model predicts")
         # The threshold was tuned on dev and saved with the task.
         guesses = problem.thresholded(None, problem.predictions(SPLIT, logits))
         found: list[Row] = [

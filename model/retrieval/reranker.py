@@ -22,8 +22,11 @@ from cloze.model.encoder.models import TaskModel
 from cloze.model.encoder.precision import placed
 from cloze.model.hugging_face.model_files import MODELS, read_cross_encoder
 from cloze.model.hugging_face.source import Source, open_source
-from cloze.model.inference.load import pack_encoder
+from cloze.model.inference.load import pack_encoder, require_finite
 from cloze.model.tasks.features import batches_by_length, encode, tokens_at_once
+
+SHOWN = 50
+"""Characters of a question in an error."""
 
 # P passages
 
@@ -51,7 +54,7 @@ class Reranker:
         for rows in batches_by_length(sequences.lengths, token_budget=budget):
             logits = self.model(sequences.batch(rows).to(device), None)
             found_P[rows] = logits[:, 0].cpu().numpy()
-        return found_P
+        return require_finite(found_P, f"question {question[:SHOWN]!r}: a score of the reranker")
 
 
 def load_reranker(location: str | Path, *, device: str = "auto") -> Reranker:

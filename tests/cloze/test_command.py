@@ -17,6 +17,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.runtime.program import Terminated
 from cloze.command import COMMANDS, EXTRA_WITH, exit_code
 from cloze.inspection import runs
+from tests.cloze.tiny_model import write_model
 from tests.conftest import PROJECT
 
 Cloze = Callable[..., Any]
@@ -257,6 +258,43 @@ command.main()
     assert running.returncode == code
     assert line.startswith(word)
     assert "run the same command to resume" in line
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("search", "encoder", "texts", "q", "--rerank", ""),
+        ("search", "encoder", "texts", "q", "--rerank="),
+        ("embed", "encoder", "text", "--output", ""),
+        ("predict", "tuned", "text", "--task", "", "--json"),
+        ("run", "config.toml", "--set", ""),
+        ("export", "encoder", "out", "--task", "", "--onnx"),
+        ("runs", "--workspace", ""),
+        ("runs", "--json", "--workspace="),
+        ("label", "rows.csv", "--merge", "", "--output", "next.csv"),
+    ],
+)
+def test_an_option_with_an_empty_value_is_refused(cloze: Cloze, given: tuple[str, ...]) -> None:
+    """A shell makes it of a variable that is not set; the option must not count as left out."""
+    done = cloze(*given)
+    assert done.returncode == 2
+    assert "its value is empty; name something, or leave it out" in done.stderr
+
+
+def test_an_empty_text_is_one(cloze: Cloze) -> None:
+    for words in (("--json", ""), ("", "--json"), ("--", ""), ("--truncate", "")):
+        done = cloze("embed", "nowhere", *words)
+        assert "nowhere: no run of this name" in done.stderr  # so the text was read
+
+
+@pytest.mark.parametrize("words", [("search", "encoder", "", "question"), ("init", "")])
+def test_an_empty_folder_name_is_not_the_working_directory(
+    cloze: Cloze, folder: Path, words: tuple[str, ...]
+) -> None:
+    write_model(folder / "encoder")
+    done = cloze(*words)
+    assert done.returncode == 2
+    assert "the path of the files is empty; name a file, a folder or a pattern" in done.stderr
 
 
 class Swallowed:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from tests.cloze.tiny_model import TOKENIZER, write_model
+from tests.cloze.tiny_model import TOKENIZER, write_cross_encoder, write_model
 
 Cloze = Callable[..., Any]
 Weights = dict[str, np.ndarray[Any, Any]]
@@ -52,6 +52,38 @@ def test_vectors_that_are_no_numbers_are_not_printed(cloze: Cloze, model: Path) 
     done = cloze("embed", "encoder", "a b")
     assert (done.returncode, done.stdout) == (1, "")
     assert "text 1: its vector has NaN or infinite values" in done.stderr
+
+
+def overflow(directory: Path, name: str) -> None:
+    """Give one tensor values whose products exceed fp32, though each is a number."""
+    weights: Weights = load_file(directory / "model.safetensors")
+    weights[name] = np.full_like(weights[name], 3e38)
+    save_file(weights, directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("fill-mask", "encoder", "the [MASK]"), ("fill-mask", "encoder", "the [MASK]", "--json")],
+)
+def test_tokens_with_probabilities_that_are_no_numbers_are_not_printed(
+    cloze: Cloze, model: Path, command: tuple[str, ...]
+) -> None:
+    change(model, lambda values: np.full_like(values, 3e38))
+    done = cloze(*command)
+    assert done.returncode == 1
+    assert "the probability of a token has NaN or infinite values" in done.stderr
+    assert "NaN" not in done.stdout.replace("has NaN or", "")
+
+
+def test_scores_of_a_reranker_that_are_no_numbers_are_not_printed(
+    cloze: Cloze, model: Path
+) -> None:
+    write_cross_encoder(model.parent / "ranker")
+    overflow(model.parent / "ranker", "bert.encoder.layer.0.output.dense.weight")
+    done = cloze("search", "encoder", "texts", "the list", "--rerank", "ranker", "--json")
+    assert done.returncode == 1
+    assert "question 'the list': a score of the reranker has NaN or infinite" in done.stderr
+    assert "passages" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
-from cloze.artifacts.errors import UsageError
+from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.store import Artifact
 from cloze.model.config import EncoderConfig, TaskConfig
 from cloze.model.data.batch import Example, pack_sequences
@@ -104,6 +105,23 @@ def fine_tuned(folder: Path, encoder: EncoderConfig) -> Artifact:
         machine={"threads": 1},
     )
     return make_trials(table, [])
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_predictions_that_are_no_numbers_are_neither_given_nor_scored(
+    fitted: Artifact, tmp_path: Path, kind: str
+) -> None:
+    """Each weight is a number; their products are too large for fp32."""
+    export_task(fitted.directory, tmp_path / kind, task=kind)
+    file = tmp_path / kind / "model.safetensors"
+    weights = load_file(file)
+    weights["bert.encoder.layer.0.output.dense.weight"].fill_(3e38)
+    save_file(weights, file)
+    predictor = load_predictor(tmp_path / kind)
+    labelled = write_lines(tmp_path / "rows.jsonl", [FAMILIES[kind][1](np.random.default_rng(0))])
+    for asked in (predictor.evaluate, lambda path: list(predictor.file(path))):
+        with pytest.raises(ClozeError, match=f"task {kind}: what the model predicts has NaN"):
+            asked(labelled)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
