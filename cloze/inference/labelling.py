@@ -183,7 +183,7 @@ def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
     import numpy as np
 
     from cloze.model.inference.load import load_model
-    from cloze.model.uncertainty.next_rows import next_rows
+    from cloze.model.uncertainty.next_rows import COPY, next_rows
 
     if all(rows.labels):
         raise UsageError(f"{rows.table.path}: every row has a label; there is none to choose")
@@ -194,6 +194,15 @@ def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
     say_gains(vectors, rows)
     # Proposals save typing, but whoever labels decides: the column to fill in stays blank.
     chosen = next_rows(vectors, rows.labels, shares, count)
+    blank = rows.labels.count("")
+    alike = f"rows without a label nearly equal others in this encoder (cosine of {COPY} or more)"
+    if not chosen:
+        raise UsageError(
+            f"{rows.table.path}: all {blank:,} {alike} that have one; label them alike, or name "
+            "another encoder"
+        )
+    if len(chosen) < min(count, blank):
+        say(f"label: {len(chosen)} rows instead of {count}: the other {alike}")
     return [
         {
             "row": str(row + 1),

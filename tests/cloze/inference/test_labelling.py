@@ -148,6 +148,20 @@ def test_what_cannot_be_chosen_from_is_refused(table: Path, tmp_path: Path) -> N
         label(table, output=tmp_path / "n.csv", columns=Columns(text="body"), initial="m")
 
 
+def test_fewer_rows_than_asked_for_are_explained_and_none_is_an_error(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The encoder knows neither "one" nor "two", so it cannot tell these texts apart."""
+    (tmp_path / "alike.csv").write_text("text,label\nlist one,\nlist two,\na b,\na b,\n")
+    label(tmp_path / "alike.csv", output=tmp_path / "n.csv", initial=str(tmp_path / "model"))
+    assert len(read(tmp_path / "n.csv")) == 2
+    assert "label: 2 rows instead of 50: the other rows without" in capsys.readouterr().err
+    (tmp_path / "alike.csv").write_text("text,label\nlist one,x\nlist two,\nlist three,\n")
+    with pytest.raises(UsageError, match=r"alike.csv: all 2 rows without a label nearly equal"):
+        label(tmp_path / "alike.csv", output=tmp_path / "m.csv", initial=str(tmp_path / "model"))
+    assert not (tmp_path / "m.csv").exists()
+
+
 HOSTILE = ["a\rb c", 'a "b", c', "a\nb", "=1+1", " a ", "a;b"]
 
 
