@@ -249,7 +249,7 @@ def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
 
 def _known_names(schema: JsonSchemaValue, location: Sequence[int | str]) -> list[str]:
     """The sorted field names at `location` in a JSON schema."""
-    candidates = [_resolve(schema, schema)]
+    candidates = [*_members(schema, schema)]
     for part in location:
         children = [
             node.get("items")
@@ -257,13 +257,21 @@ def _known_names(schema: JsonSchemaValue, location: Sequence[int | str]) -> list
             else node.get("properties", {}).get(part, node.get("additionalProperties"))
             for node in candidates
         ]
-        found = [_resolve(schema, child) for child in children if isinstance(child, dict)]
+        found = [one for child in children if child for one in _members(schema, child)]
         candidates = found or candidates  # a union's tag is part of the path but not a field
-    names: set[str] = set()
-    for node in candidates:
-        for member in node.get("anyOf") or node.get("oneOf") or [node]:
-            names.update(_resolve(schema, member).get("properties", {}))
-    return sorted(names)
+    return sorted({name for node in candidates for name in node.get("properties", {})})
+
+
+def _members(schema: JsonSchemaValue, node: object) -> Iterator[JsonSchemaValue]:
+    """What a value at `node` may be: the members of a union, also of unions in it."""
+    if not isinstance(node, dict):
+        return
+    node = _resolve(schema, node)
+    either = node.get("anyOf") or node.get("oneOf")
+    for member in either or ():
+        yield from _members(schema, member)
+    if not either:
+        yield node
 
 
 def _resolve(schema: JsonSchemaValue, node: JsonSchemaValue) -> JsonSchemaValue:

@@ -46,6 +46,22 @@ def test_an_unknown_key_names_every_field_it_may_mean() -> None:
         parse(Encoder, {"hiden": 1}, source="run.toml")
 
 
+def test_an_unknown_key_of_an_optional_table_in_an_optional_one_lists_those_of_that_table() -> None:
+    class Lines(Config):
+        ignore_digits: bool = False
+
+    class Source(Config):
+        lines: Lines | None = None
+
+    class Corpus(Config):
+        sources: tuple[Source, ...] = ()
+        extra: Source | None = None
+
+    for table in ({"sources": [{"lines": {"zzzz": 1}}]}, {"extra": {"lines": {"zzzz": 1}}}):
+        with pytest.raises(UsageError, match=r"lines.zzzz, known are: ignore_digits$"):
+            parse(Corpus, table, source="run.toml")
+
+
 def test_a_key_like_no_other_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="known are: needed, optional, pretrain, tasks"):
         parse(Outer, {"zzzz": 1}, source="run.toml")
