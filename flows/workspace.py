@@ -205,6 +205,8 @@ def find_record(workspace: Workspace, run: str) -> RunRecord | None:
     A killed run could not record its end, so it counts as interrupted if its lock is free. On an
     object store, only the host that started it can check that.
     """
+    if "/" in run:  # of a folder elsewhere, perhaps outside the workspace
+        return None
     path = record_path(workspace, run)
     try:
         record = read_record_file(path)

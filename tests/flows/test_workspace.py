@@ -62,6 +62,8 @@ def test_other_folders_of_the_workspace_are_no_runs(space: Workspace, tmp_path: 
 def test_an_unknown_run_is_refused_with_those_there_are(space: Workspace) -> None:
     write_record(record("one"), space)
     write_record(record("two"), space)
+    for elsewhere in ("one/../two", "../runs/one", f"../{space.local.name}/one", "one/"):
+        assert find_record(space, elsewhere) is None
     with pytest.raises(
         UsageError, match=r"three: no run of this name in .*; existing runs: one, two"
     ):
