@@ -28,7 +28,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.digests import cache_directory, cached_digest_of_file, digest_of_file
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
-from cloze.artifacts.runtime.temporary import clear_left, temporary_directory
+from cloze.artifacts.runtime.temporary import clear_left, clear_once, temporary_directory
 from cloze.artifacts.stage import StageTable
 
 FINISHED = "finished"
@@ -141,6 +141,8 @@ def open_input(table: StageTable, role: str) -> Artifact:
 def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
     """Local path of the file described by `entry`, verified; downloaded to `scratch` if remote.
 
+    A damaged copy of a remote file is downloaded again.
+
     For workers, which receive single entries: a whole manifest per task would be too much to send.
     """
     path = filesystem.join(directory, entry.stored_name)
@@ -150,8 +152,8 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
             raise IntegrityError(f"{path}: missing, but the manifest lists it; run its stage again")
     else:
         remote, path = path, os.path.join(scratch, entry.stored_name)
-        # A file that was downloaded before may be there; its digest decides below.
-        if not os.path.exists(path):
+        clear_once(os.path.dirname(path))  # a killed download of what another has finished since
+        if not (os.path.exists(path) and cached_digest_of_file(path) == entry.sha256):
             filesystem.fetch_file(remote, path)
     found = cached_digest_of_file(path)
     if found != entry.sha256:

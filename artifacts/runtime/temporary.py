@@ -32,14 +32,14 @@ FILE = ".tmp"
 NAME = re.compile(rf"(?:{FOLDER}|{re.escape(FILE)})-(?P<host>[0-9a-f]{{6}})-(?P<pid>\d+)-\w+")
 
 _begun: set[str] = set()
-"""Folders that this process has cleared; once is enough, as each of 10,000 files would list one."""
+"""Folders that this process has cleared."""
 
 
 @contextmanager
 def temporary_directory(parent: str = "") -> Iterator[str]:
     """A folder for its user alone (mode 0700) in the local `parent`, by default TMPDIR."""
     parent = parent or tempfile.gettempdir()
-    _begin(parent)
+    clear_once(parent)
 
     def make() -> str:
         while True:
@@ -59,7 +59,7 @@ def temporary_file(parent: str, *, mode: int = 0o666) -> Iterator[str]:
     Of `mode` the process's mask is taken away: unlike private ones of `tempfile`, files can be
     those of a team that shares a workspace.
     """
-    _begin(parent)
+    clear_once(parent)
 
     def make() -> str:
         path = os.path.join(parent, f"{_prefix(FILE)}{uuid.uuid4().hex}")
@@ -93,6 +93,14 @@ def temporaries_of_libraries() -> Iterator[None]:
             os.environ["TMPDIR"] = named
 
 
+def clear_once(parent: str) -> None:
+    """`clear_left` when this process first uses the local folder, as one of 10,000 files may be."""
+    folder = os.path.realpath(parent)
+    if folder not in _begun:
+        _begun.add(folder)
+        clear_left(folder)
+
+
 def clear_left(parent: str = "") -> None:
     """Remove what killed processes of this user and host left in a local folder, or in TMPDIR."""
     try:
@@ -111,13 +119,6 @@ def clear_left(parent: str = "") -> None:
                 alive = os.path.exists(f"/proc/{found['pid']}") if locked is None else not locked
                 if not alive:
                     _remove(path)
-
-
-def _begin(parent: str) -> None:
-    folder = os.path.realpath(parent)
-    if folder not in _begun:
-        _begun.add(folder)
-        clear_left(folder)
 
 
 def _prefix(kind: str) -> str:

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from cloze.answer import Answer, aligned
 from cloze.artifacts import filesystem
+from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import clock, say
 from cloze.artifacts.runtime.temporary import clear_left
@@ -114,8 +115,9 @@ def gc(
         found = garbage(space, retention)
         if delete:
             remove_garbage(found)
-            for folder, _, _ in os.walk(space.local):
-                clear_left(folder)
+            for root in (space.local, cache_directory("")):
+                for folder, _, _ in os.walk(root):
+                    clear_left(folder)
     total = sum(item.size for item in found)
     lines = [f"{item.size / MEGABYTE:>10,.1f} MB  {item.path}  {item.reason}" for item in found]
     what = "deleted" if delete else "can be deleted (--delete)"

@@ -13,6 +13,7 @@ import pytest
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry
+from cloze.artifacts.runtime import temporary
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import (
     Artifact,
@@ -48,6 +49,33 @@ def finish(output: str, content: bytes = b"0123456789" * 100) -> Artifact:
 
 def stored(artifact: Artifact, name: str) -> Path:
     return Path(artifact.directory) / artifact.manifest.file(name).stored_name
+
+
+@pytest.mark.parametrize("damage", [b"", b"9123456789", None], ids=["empty", "flipped", "cut"])
+def test_a_damaged_copy_of_a_remote_file_is_downloaded_again(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    finish("memory://store/tokens/k")
+    first = Path(open_artifact("memory://store/tokens/k").path("train-00000.arrow"))
+    content = first.read_bytes()
+    first.write_bytes(content[:500] if damage is None else damage + content[len(damage) or 1000 :])
+    assert first.read_bytes() != content
+    killed = left_by_a_killed_process(first.parent)
+    temporary._begun.clear()  # as in another process
+    again = open_artifact("memory://store/tokens/k").path("train-00000.arrow")
+    assert again == str(first)
+    assert first.read_bytes() == content
+    assert not killed.exists()
+    filesystem.remove("memory://store")
+
+
+def test_a_remote_file_that_is_damaged_itself_is_refused() -> None:
+    artifact = finish("memory://store/tokens/k")
+    name = artifact.manifest.file("train-00000.arrow").stored_name
+    filesystem.write_bytes(f"memory://store/tokens/k/{name}", b"9" * 1000)
+    with pytest.raises(IntegrityError, match="was damaged or changed"):
+        open_artifact("memory://store/tokens/k").path("train-00000.arrow")
+    filesystem.remove("memory://store")
 
 
 def test_the_key_says_what_and_not_where() -> None:

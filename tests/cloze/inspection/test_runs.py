@@ -19,6 +19,7 @@ from cloze.inspection import runs
 from cloze.inspection.trace import find_file
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig
 from cloze.pipeline.text.texts import read_documents
+from tests.artifacts.test_temporary import left_by_a_killed_process
 
 Cloze = Callable[..., Any]
 
@@ -76,6 +77,23 @@ def test_runs_are_listed_shown_compared_and_collected(cloze: Cloze, two_runs: Pa
     deleted = answer(cloze, "gc", "--delete")
     assert (deleted["bytes"], directory.exists()) == (found["bytes"], False)
     assert answer(cloze, "plan", "try.toml")["stages"][0]["action"] == "reuse"
+
+
+KEY = "a" * 64
+
+
+def test_gc_removes_what_killed_commands_left_in_workspace_and_caches(
+    cloze: Cloze, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    places = [folder / "runs" / "artifacts", folder / "cache" / "cloze" / "artifacts" / KEY]
+    for place in places:
+        place.mkdir(parents=True)
+    left = [left_by_a_killed_process(place) for place in places]
+    assert cloze("gc").returncode == 0
+    assert all(one.exists() for one in left)
+    assert cloze("gc", "--delete").returncode == 0
+    assert not any(one.exists() for one in left)
 
 
 @pytest.mark.parametrize(
