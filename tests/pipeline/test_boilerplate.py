@@ -11,11 +11,13 @@ import pytest
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import InputRef, StageTable
-from cloze.artifacts.store import Artifact
+from cloze.artifacts.store import Artifact, finished_file
 from cloze.pipeline import boilerplate
-from cloze.pipeline.boilerplate import make_line_list
+from cloze.pipeline.boilerplate import make_line_list, write_line_runs
 from cloze.pipeline.config.settings import BoilerplateStage, CleaningConfig, CorpusConfig
 from cloze.pipeline.readers import input_shards
+from cloze.pipeline.readers.input_shards import CorpusFiles
+from cloze.pipeline.runner.graph import WorkQueue
 from cloze.pipeline.text.texts import read_documents
 from cloze.pipeline.tokens import make_tokens
 from tests.pipeline.corpora import (
@@ -315,15 +317,11 @@ def test_a_list_found_with_other_settings_is_refused(tmp_path: Path) -> None:
 def test_memory_of_the_launcher_does_not_grow_with_the_frequency_of_a_line(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", with_notice(3000))
     table = boilerplate_table(tmp_path / "out", [of_lines(tmp_path / "a.jsonl")])
-    seen: list[int] = []
-    whole = boilerplate._recurring
-
-    def watched(runs: list[pa.RecordBatch], *others: Any) -> pa.RecordBatch:
-        keys = np.concatenate([run["key"].to_numpy() for run in runs])
-        seen.append(int(np.unique_counts(keys).counts.max()))
-        return whole(runs, *others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boilerplate, "_recurring", watched)
-        make_line_list(table, [])
-    assert seen == [11]  # ten documents and a row for the rest
+    stage = BoilerplateStage.model_validate(table.config)
+    (shard,) = CorpusFiles(stage.corpus, table.output).shards()
+    name = write_line_runs(shard, stage=stage, output=table.output, queue=WorkQueue())
+    entry = finished_file(table.output, name)
+    assert entry is not None
+    runs = pa.ipc.open_file(Path(table.output, entry.stored_name).read_bytes()).read_all()
+    counts = np.unique_counts(runs["key"].to_numpy()).counts
+    assert counts.max() == 11  # ten documents and a row for the rest

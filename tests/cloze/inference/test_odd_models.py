@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from tests.cloze.tiny_model import TOKENIZER, write_cross_encoder, write_model
+from tests.waiting import PATIENCE
 
 Cloze = Callable[..., Any]
 Weights = dict[str, np.ndarray[Any, Any]]
@@ -160,7 +161,7 @@ def test_a_tokenizer_whose_regular_expression_would_never_end_is_one_error(
     assert cloze("embed", "encoder", "a").returncode == 0
     started = time.monotonic()
     done = cloze("embed", "encoder", "a" * 5_000 + "b")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < PATIENCE  # without a limit, till the end of time
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "retry-limit-in-match over" in line

@@ -99,6 +99,12 @@ def test_a_broken_byte_between_words_is_damage_and_one_in_a_word_a_letter() -> N
     assert encoding_of("A café in town.".encode("latin-1"), "a.txt") == "cp1252"
 
 
+def test_as_many_valid_characters_as_broken_ones_in_words_show_that_a_file_is_utf_8() -> None:
+    broken = "Caf\xe9s and th\xe9s in the d\xe9cor".encode("latin-1")
+    assert encoding_of(broken + " — é, è".encode(), "a.txt") == "utf-8"
+    assert encoding_of(broken + " — é".encode(), "a.txt") != "utf-8"
+
+
 def test_a_character_cut_at_the_end_of_what_is_looked_at_is_no_damage() -> None:
     assert encoding_of("é".encode()[:1], "a.txt") == "utf-8"
     assert encoding_of(("x" * 100 + "é").encode()[:-1], "a.txt") == "utf-8"
