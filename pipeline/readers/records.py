@@ -101,21 +101,33 @@ def read_jsonl(piece: Piece, source: SourceConfig) -> Iterator[DocumentBlock]:
             yield block_of_strings(column, positions)
 
 
+def _named(value: object) -> str:
+    """What kind of JSON value it is."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    kinds = {str: "a string", list: "an array", dict: "an object"}
+    return kinds.get(type(value), "a number")
+
+
 def _text(line: bytes, key: str) -> bytes | BrokenRecord:
     """The text of one line; lone surrogates are left to cleaning, which replaces them."""
     try:
         value = json.loads(line.decode("utf-8", "replace"))
+    except json.JSONDecodeError as error:
+        # Of its own place only the column: the line is always the first here.
+        found = f"{error.msg}, at character {error.colno}"
+        return BrokenRecord(f"not JSON ({found}); expected one object per line")
     except (ValueError, RecursionError) as error:
         return BrokenRecord(f"not JSON ({error}); expected one object per line")
     if not isinstance(value, dict):
-        return BrokenRecord(f"a {type(value).__name__}, expected an object with key {key!r}")
+        return BrokenRecord(f"{_named(value)}, expected an object with key {key!r}")
     text, known = _value(value, key)
     if known:
         return BrokenRecord(f"no key {key!r}; set text_field to one of: {', '.join(known)}")
     if isinstance(text, list) and all(isinstance(one, str) for one in text):
         text = "\n".join(map(str, text))
     if text is not None and not isinstance(text, str):
-        return BrokenRecord(f"{key!r} is {type(text).__name__}, expected a string")
+        return BrokenRecord(f"{key!r} is {_named(text)}, expected a string")
     return (text or "").encode("utf-8", "surrogatepass")
 
 

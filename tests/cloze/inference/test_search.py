@@ -362,7 +362,7 @@ def test_search_and_embed_say_what_was_left_out_and_why(cloze: Cloze, searched: 
     assert "index 1,000 passages" in done.stderr
     assert "search: 1,000 documents read, 1,000 kept" in done.stderr
     expected = [
-        "a.jsonl, line 1,001: 'text' is int, expected a string",
+        "a.jsonl, line 1,001: 'text' is a number, expected a string",
         "b.jsonl: the .gz data ends at byte",
         "c.pdf (not text; left out)",
     ]

@@ -283,6 +283,31 @@ def test_a_small_file_that_unpacks_to_a_giant_document_is_read_in_bounded_memory
     assert int(done.stdout) >= size
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("null", "null, expected an object with key 'text'"),
+        ("[1, 2]", "an array, expected an object with key 'text'"),
+        ('"prose"', "a string, expected an object with key 'text'"),
+        ('{"text": 5.5}', "'text' is a number, expected a string"),
+        ('{"text": true}', "'text' is true, expected a string"),
+        (
+            '{"text": "cut',
+            "not JSON (Unterminated string starting at, at character 10); expected one object per "
+            "line",
+        ),
+    ],
+)
+def test_a_line_that_is_no_document_is_described_in_terms_of_json(
+    line: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "good"}}\n\n{line}\n')
+    source = SourceConfig(reader="jsonl", path=str(path), text_field="text")
+    (block,) = reader_named("jsonl").read(Piece(str(path)), source)
+    assert list(block.broken.values()) == [says]
+
+
 def test_a_giant_document_is_read_as_several(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 1000)
     words = " ".join(f"wört{number}" for number in range(2000))
