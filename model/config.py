@@ -1124,8 +1124,8 @@ class EvaluateStage(StageConfig):
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "cloze.model.evaluation.evaluate"
-    format_version: ClassVar[int] = 6
-    """6: scores.json has the calibration of every saved classifier."""
+    format_version: ClassVar[int] = 7
+    """7: words of every script are masked."""
 
     seed: int
     """The run's seed."""

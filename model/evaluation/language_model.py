@@ -12,6 +12,7 @@ digests, each with a word masked by a counter-based random number.
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
@@ -61,10 +62,18 @@ FEWEST_WORDS, MOST_WORDS = 6, 24
 MOST_TOKENS = 48
 """The smallest encoders have 64 positions."""
 SHORTEST_WORD = 4
-"""In letters. Shorter words are mostly articles and prepositions, which any baseline predicts."""
+"""In letters, of which a Hangul syllable counts as two and an ideograph as four. Shorter words are
+mostly articles and prepositions, which any baseline predicts."""
 
-_NO_SPACE = re.compile(r" ([.,;:!?)\]%’])")
-"""No space is written before these characters; the tokenizer splits them off again."""
+_NO_SPACE = re.compile(r" ([.,;:!?)\]%’،؛؟۔।»”])|(?<=[«„]) ")
+"""No space is written before these characters, or after some; the tokenizer splits them off."""
+
+_IDEOGRAPH = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003347f"
+_WIDE = rf"[\u3000-\u303f\uff00-\uff60{_IDEOGRAPH}]"
+_NO_SPACE_BESIDE_IDEOGRAPHS = re.compile(
+    rf"(?<={_WIDE}) (?={_WIDE}|\[MASK\])|(?<=\[MASK\]) (?={_WIDE})"
+)
+_IDEOGRAPHS, _HANGUL = re.compile(f"[{_IDEOGRAPH}]"), re.compile("[\uac00-\ud7a3]")
 
 
 @dataclass(frozen=True)
@@ -390,15 +399,22 @@ def _sentences(
             place
             for place, piece in enumerate(pieces)
             # Words of a single piece, so that one [MASK] stands for the whole word.
-            if begins[place] and begins[place + 1] and len(piece) >= SHORTEST_WORD
-            if piece.isalpha()
+            if begins[place] and begins[place + 1] and _letters(piece) >= SHORTEST_WORD
         ]
         if not words:
             continue
         place = words[address(seed, digest, number, "gap") % len(words)]
         masked = " ".join([*pieces[:place], MASK, *pieces[place + 1 :]]).replace(" ##", "")
-        text = _NO_SPACE.sub(r"\1", masked)
+        text = _NO_SPACE_BESIDE_IDEOGRAPHS.sub("", _NO_SPACE.sub(r"\1", masked))
         yield MaskedSentence(sentence=text, guesses=(), answer=pieces[place])
+
+
+def _letters(piece: str) -> int:
+    """The length of a word; 0 for what is none."""
+    # Vowel signs are marks, not letters.
+    if not all(one.isalpha() or unicodedata.category(one)[0] == "M" for one in piece):
+        return 0
+    return len(piece) + 3 * len(_IDEOGRAPHS.findall(piece)) + len(_HANGUL.findall(piece))
 
 
 def fill_sentences(

@@ -105,7 +105,7 @@ def _named(value: object) -> str:
     """What kind of JSON value it is."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    kinds = {str: "a string", list: "an array", dict: "an object"}
+    kinds: dict[type, str] = {str: "a string", list: "an array", dict: "an object"}
     return kinds.get(type(value), "a number")
 
 

@@ -250,7 +250,8 @@ def _without_templates(text: str) -> str:
 
 def _template_text(template: re.Match[str]) -> str:
     """What a template within a sentence shows."""
-    if number := template["number"]:
+    number: str | None = template["number"]
+    if number:
         return number.partition(":")[2].strip()
     # `name=value` sets a parameter and shows nothing, but a link's words may have the sign.
     values = [

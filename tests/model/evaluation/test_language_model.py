@@ -18,19 +18,23 @@ LONG = "The old towns, and the old market, lies on the river."
 SHORT = "The town."
 
 
-def tokens(directory: Path, splits: dict[str, list[list[str]]]) -> Artifact:
+def tokens(
+    directory: Path,
+    splits: dict[str, list[list[str]]],
+    tokenizer: WordPieceTokenizer = TOKENIZER,
+) -> Artifact:
     """A tokens artifact from documents, given as sentences."""
     directory.mkdir()
     entries = []
     for split, documents in splits.items():
-        encoded = [[TOKENIZER.encode(text) for text in document] for document in documents]
+        encoded = [[tokenizer.encode(text) for text in document] for document in documents]
         columns = {
             "document_digest": [number.to_bytes(16) for number in range(len(documents))],
             "copies": [1] * len(documents),
             "token_ids": [list(chain(*sentences)) for sentences in encoded],
             "sentence_lengths": [list(map(len, sentences)) for sentences in encoded],
         }
-        table = pa.table(columns, schema=tokens_schema(TOKENIZER.size))
+        table = pa.table(columns, schema=tokens_schema(tokenizer.size))
         path = directory / "table"
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
@@ -59,6 +63,32 @@ def test_one_document_is_enough_if_it_has_sentences_of_some_length(
 ) -> None:
     artifact = tokens(tmp_path / "tokens", {"train": [[LONG]], "heldout": documents})
     assert len(heldout_sentences(artifact, TOKENIZER, seed=1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sentence", "masked", "answer"),
+    [
+        ("在 上 ， 「 他 」 也 。", "", ""),
+        ("他 ， 在 。 「 」 好", "", ""),
+        ("में, है: पहिया में में है।", "में, है: [MASK] में में है।", "पहिया"),
+        ("في ، من « منزل » في ؟", "في، من «[MASK]» في؟", "منزل"),
+        ("왜 ? 왜 . 왜 , 그녀 .", "왜? 왜. 왜, [MASK].", "그녀"),
+    ],
+)
+def test_words_of_every_script_are_masked_and_written_as_it_is_usual(
+    sentence: str, masked: str, answer: str, tmp_path: Path
+) -> None:
+    pieces = dict.fromkeys(
+        sentence.replace("।", " ।").replace(",", " ,").replace(":", " :").split()
+    )
+    tokenizer = WordPieceTokenizer((*SPECIAL_TOKENS, *pieces), lowercase=True, strip_accents=False)
+    artifact = tokens(tmp_path / "tokens", {"heldout": [[sentence]]}, tokenizer)
+    (found,) = heldout_sentences(artifact, tokenizer, seed=1)
+    if answer:
+        assert (found.sentence, found.answer) == (masked, answer)
+    else:
+        # any of the ideographs
+        assert found.sentence.replace(MASK, found.answer) == sentence.replace(" ", "")
 
 
 def test_without_held_out_text_there_are_none(tmp_path: Path) -> None:
