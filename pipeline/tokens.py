@@ -64,10 +64,17 @@ from cloze.pipeline.shuffle.buckets import (
 )
 from cloze.pipeline.shuffle.local_spill import LocalSpill
 from cloze.pipeline.shuffle.sorted_runs import DocumentCounts
-from cloze.pipeline.text.account import Dropped, example_of, reasons_account
+from cloze.pipeline.text.account import (
+    Dropped,
+    edits_account,
+    example_of,
+    reasons_account,
+    source_account,
+)
 from cloze.pipeline.text.duplicates import with_drop_list
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.recurring import with_line_list
+from cloze.pipeline.text.texts import why_none_is_left
 
 HELD_OUT_OF_FEW = {
     "tails": "the end of each document is held out, {share:.1%} of its sentences but at least one",
@@ -105,6 +112,8 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
         files.require_unchanged()
         groups = bucket_groups(backend.smallest(), job)
         if not groups:
+            if why := why_none_is_left(stage.corpus, stage.cleaning):
+                raise UsageError(f"corpus: no document is left: {why}")
             counts = backend.counts()
             reasons = ", ".join(f"{count} {name}" for name, count in sorted(counts.dropped.items()))
             raise UsageError(
@@ -204,7 +213,7 @@ def _commit(
         say(f"tokens: {said.format(share=share)}")
     with temporary_directory(job.scratch) as local:
         lists = chain(backend.dropped(local), dropped_lists(groups, job.output, scratch=local))
-        listed, dropped = put_dropped(lists, files, output=job.output, scratch=local)
+        listed, dropped, by_source = put_dropped(lists, files, output=job.output, scratch=local)
     # Every document read is kept in some split or dropped for a reason; an engine's shuffle that
     # loses or repeats any is caught here. (With tails, a document is in two splits.)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
@@ -217,6 +226,10 @@ def _commit(
     splits = {split: tokens_summary(found) for split, found in by_split.items()}
     for line in _account(counts, kept, dropped):
         say(f"tokens: {line}")
+    for number, config in enumerate(job.stage.corpus.sources):
+        read, lost_there = counts.by_source.get(str(number), 0), by_source.get(number, Counter())
+        if warning := source_account(number, config, documents=read, dropped=lost_there):
+            say(f"warning: tokens: {warning}")
     if TRAIN in splits and (unknown := unknown_tokens(splits[TRAIN])):
         say(unknown)
     # Of training text alone: baselines of word frequencies must not have seen what they are scored
@@ -234,32 +247,39 @@ def _commit(
             "documents_read": counts.documents,
             "damaged_documents": counts.damaged,
             "dropped": {reason: found.documents for reason, found in dropped.items()},
+            **({"edits": counts.edits} if counts.edits else {}),
         },
     )
 
 
 def put_dropped(
     lists: Iterable[str], files: CorpusFiles, *, output: str, scratch: str
-) -> tuple[FileEntry, dict[str, Dropped]]:
-    """Merge the intermediate lists into one file; returns its entry, and the counts by reason.
+) -> tuple[FileEntry, dict[str, Dropped], dict[int, Counter[str]]]:
+    """Merge the intermediate lists into one file.
+
+    Returns its entry, the counts by reason, and these by number of the source.
 
     The lists refer to the files of each source by number.
     """
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
+    by_source: dict[int, Counter[str]] = {}
     local = os.path.join(scratch, DROPPED_NAME)
     with pa.OSFile(local, "wb") as sink, pa.ipc.new_file(sink, DROPPED_SCHEMA) as writer:
         for listed in _with_names(lists, files.paths):
             writer.write_batch(listed)
             reasons = listed["reason"].to_pylist()
             counts.update(reasons)
+            for source, reason in zip(listed["source"].to_pylist(), reasons, strict=True):
+                by_source.setdefault(source, Counter())[reason] += 1
             for reason in set(reasons) - examples.keys():
                 first = reasons.index(reason)
                 row = {name: listed[name][first].as_py() for name in ("path", "position", "source")}
                 reader = files.readers[row["source"]]
                 examples[reason] = example_of(row["path"], row["position"], reader)
     dropped = {reason: Dropped(counts[reason], examples[reason]) for reason in sorted(counts)}
-    return put_local_file(output, local, name=DROPPED_NAME, rows=counts.total()), dropped
+    entry = put_local_file(output, local, name=DROPPED_NAME, rows=counts.total())
+    return entry, dropped, by_source
 
 
 def _account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:
@@ -270,7 +290,7 @@ def _account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Drop
     left = read.documents - sum(found.documents for found in dropped.values())
     splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
     lines = [f"{read.documents:,} documents read, {left:,} kept: {splits}"]
-    lines += reasons_account(dropped)
+    lines += [*reasons_account(dropped), *edits_account(read.edits)]
     if read.converted:
         lines.append(
             f"{read.converted:,} from files in another encoding than UTF-8, detected from their "

@@ -61,7 +61,7 @@ from cloze.pipeline.text.splits import (
     divide,
     heldout_count,
 )
-from cloze.pipeline.text.texts import TextBlock, read_texts
+from cloze.pipeline.text.texts import TextBlock, read_texts, why_none_is_left
 from cloze.pipeline.tokenizer.wordpiece import count_pre_tokens, is_isolated
 
 USUAL_ALPHABET = 1000
@@ -137,6 +137,8 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     for text in sample:
         pre_tokens.update(count_pre_tokens(text, lowercase=config.lowercase))
     if not pre_tokens:
+        if why := why_none_is_left(stage.corpus, stage.cleaning):
+            raise UsageError(f"corpus: no training document to learn a vocabulary from: {why}")
         raise UsageError(
             "corpus: no training document to learn a vocabulary from; "
             "check the paths, the readers and [cleaning]"

@@ -17,6 +17,7 @@ from cloze.artifacts.arrays import Int64s, digest_bytes, digest_halves, is_first
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.pipeline.text.duplicates import read_drop_list
 from cloze.pipeline.text.filters import Reason, Reasons
+from cloze.pipeline.text.texts import EDITS
 from cloze.pipeline.tokenizer.tokenized_documents import IDENTITY, PASSING
 
 ROWS_SCHEMA = pa.schema(
@@ -42,14 +43,24 @@ class DocumentCounts:
     """Documents from files detected to be in another encoding."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Documents dropped so far, by reason."""
+    by_source: dict[str, int] = field(default_factory=dict)
+    """Documents by the number of their source."""
+    edits: dict[str, int] = field(default_factory=dict)
+    """Lines removed and data masked in all documents, by `EDITS`."""
 
     def __add__(self, other: "DocumentCounts") -> "DocumentCounts":
-        dropped = Counter(self.dropped) + Counter(other.dropped)
         return DocumentCounts(
             self.documents + other.documents,
             self.damaged + other.damaged,
             self.converted + other.converted,
-            dict(dropped),
+            *(
+                dict(Counter(ours) + Counter(theirs))
+                for ours, theirs in (
+                    (self.dropped, other.dropped),
+                    (self.by_source, other.by_source),
+                    (self.edits, other.edits),
+                )
+            ),
         )
 
 
@@ -92,11 +103,18 @@ def sort_run(documents: pa.Table, *, splits: int) -> SortedRun:
     rows = documents.drop_columns(list(PASSING))
     by_split = tuple(rows.take(pa.array(kept[splits_D[kept] == split])) for split in range(splits))
     counts = Counter(Reason(reason).name.lower() for reason in reasons_D[lost].tolist())
-    damaged, converted = (pc.sum(documents[name]).as_py() or 0 for name in PASSING[2:])
+    damaged, converted = (pc.sum(documents[name]).as_py() or 0 for name in ("damaged", "converted"))
+    sources, times = np.unique(documents["source"].to_numpy(), return_counts=True)
+    edits_DE = documents["edits"].combine_chunks().flatten().to_numpy().reshape(-1, len(EDITS))
+    totals_E = edits_DE.sum(axis=0, dtype=np.int64).tolist()
     return SortedRun(
         by_split,
         dropped_rows(documents, lost, reasons_D[lost]),
-        DocumentCounts(len(documents), damaged, converted, dict(counts)),
+        DocumentCounts(
+            *(len(documents), damaged, converted, dict(counts)),
+            by_source=dict(zip(map(str, sources.tolist()), times.tolist(), strict=True)),
+            edits={name: count for name, count in zip(EDITS, totals_E, strict=True) if count},
+        ),
     )
 
 

@@ -7,8 +7,11 @@ Out: a few lines for people, the same for preparation, search and vectors.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cloze.pipeline.config.settings import SourceConfig
 from cloze.pipeline.readers.documents import Reader, place_of
 from cloze.pipeline.text.filters import RULES, Reason
+from cloze.pipeline.text.line_rules import CITATIONS, LINE_RULES
+from cloze.pipeline.text.personal import KINDS
 
 REMEDIES = {
     Reason.EMPTY: "nothing is left after cleaning",
@@ -21,6 +24,8 @@ REMEDIES = {
     "the stage stops at the first and reports what is wrong with it",
     Reason.BOILERPLATE: "all their lines recur in other documents: see cloze inspect "
     "RUN/boilerplate, or raise boilerplate.min_documents of the source",
+    Reason.REMOVED_LINES: "line rules remove all of their lines; turn off "
+    "cleaning.remove_unterminated_lines, or lower cleaning.min_line_words",
     Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
     Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
     Reason.DUPLICATE: "the same text came earlier",
@@ -31,6 +36,9 @@ REMEDIES = {
 
 UNREAD = (Reason.BINARY_FILE, Reason.BAD_FILE, Reason.BAD_RECORD)
 """Reasons that stand for a file or record that could not be read."""
+
+WARNED_SHARE = 0.5
+"""Share of a source's documents above which what rules drop is a warning."""
 
 LONGEST_COUNT = 1 << 28
 """Bytes; lines before a place beyond are not counted."""
@@ -97,9 +105,56 @@ def example_of(path: str, position: int, reader: Reader) -> str:
 def reasons_account(dropped: Mapping[str, Dropped]) -> list[str]:
     """A line for each reason, the most frequent first: how many, why, and an example."""
     lines = []
-    settings = {reason: f"cleaning.{setting}" for reason, setting, _ in RULES}
     for name, (count, example) in sorted(dropped.items(), key=lambda item: -item[1].documents):
         reason = Reason[name.upper()]
-        why = REMEDIES.get(reason) or f"by {settings[reason]}"
+        why = REMEDIES.get(reason) or f"by {rule_settings(reason)}"
         lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
     return lines
+
+
+def rule_settings(reason: Reason) -> str:
+    """The settings that turn on the rules with this reason."""
+    settings = [f"cleaning.{rule.setting}" for rule in RULES if rule.reason == reason]
+    return " or ".join(settings) if len(settings) < 4 else f"{settings[0]} to {settings[-1]}"
+
+
+def source_account(
+    source: int, config: SourceConfig, *, documents: int, dropped: Mapping[str, int]
+) -> str:
+    """A warning if rules drop more than `WARNED_SHARE` of a source's documents; else nothing.
+
+    dropped: its dropped documents by reason.
+    """
+    names = {rule.reason.name.lower() for rule in RULES} | {Reason.REMOVED_LINES.name.lower()}
+    by_rule = {name: count for name, count in dropped.items() if name in names}
+    lost = sum(by_rule.values())
+    if lost <= WARNED_SHARE * documents:
+        return ""
+    most = max(by_rule, key=lambda name: (by_rule[name], name))
+    return (
+        f"corpus.sources.{source} ({config.path or ', '.join(config.packages)}): rules drop "
+        f"{lost:,} of its {documents:,} documents ({lost / documents:.0%}), most of them "
+        f"({by_rule[most]:,}) as {most}; {_remedy(Reason[most.upper()])}"
+    )
+
+
+def _remedy(reason: Reason) -> str:
+    if reason in REMEDIES:
+        return REMEDIES[reason]
+    return (
+        f"loosen or turn off {rule_settings(reason)} (a value beside cleaning.presets overrides "
+        "it), or check the reader of the source"
+    )
+
+
+def edits_account(edits: Mapping[str, int]) -> list[str]:
+    """What was removed from documents, and masked in them; of `EDITS`, by name."""
+    lines = [
+        f"{edits[rule.name]:,} lines removed as {rule.name}, by cleaning.{rule.setting}"
+        for rule in LINE_RULES
+        if edits.get(rule.name)
+    ]
+    if edits.get(CITATIONS):
+        lines.append(f"{edits[CITATIONS]:,} citations removed, by cleaning.remove_citations")
+    masked = [f"{edits[name]:,} {name}" for name in KINDS if edits.get(name)]
+    return lines + ([f"masked, by cleaning.mask: {', '.join(masked)}"] if masked else [])

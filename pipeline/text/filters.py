@@ -1,21 +1,20 @@
 """Quality filters: which documents are dropped, and why.
 
-In:  cleaned documents.
+In:  cleaned documents, without the lines that line rules remove (line_rules.py).
 Out: a `Reason` for each, usually `KEPT`.
 
-The rules are Gopher's (Rae et al. 2021, arXiv 2112.11446, A.1.1) and C4's (Raffel et al. 2020,
-arXiv 1910.10683, 2.2), all off by default. Dropped documents are counted and listed.
-
-Only rules that count something in a document are implemented: not Gopher's repetition filters
-(Table A1), nor C4's line filters (no final punctuation, few words, "javascript"), its blocklist,
-language detection and three-sentence spans. Near-duplicates have their own stage
-(pipeline/dedup.py).
+The rules are Gopher's (Rae et al. 2021, arXiv 2112.11446, A.1.1 and Table A1), C4's (Raffel et al.
+2020, arXiv 1910.10683, 2.2) and FineWeb's (Penedo et al. 2024, arXiv 2406.17557, 3.6), each a row
+of `RULES`, all off by default. Dropped documents are counted and listed. Near-duplicates have their
+own stage (pipeline/dedup.py).
 """
 
 import re
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +23,18 @@ from cloze.artifacts.arrays import Mask, Offsets, offsets_of
 from cloze.pipeline.config.settings import CleaningConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
+from cloze.pipeline.text.languages import Shares, language_shares
 from cloze.pipeline.text.scripts import UNITS_PER_WORD, decode, units
+from cloze.pipeline.text.words import (
+    DUPLICATE_SIZES,
+    TOP_SIZES,
+    LineMeasures,
+    WordMeasures,
+    measure_lines,
+    measure_words,
+)
 
 Reasons = npt.NDArray[np.uint8]
-
-STOP_WORDS = (b"the", b"be", b"to", b"of", b"and", b"that", b"have", b"with")
-"""Common English words (Gopher's list)."""
 
 
 class Reason(IntEnum):
@@ -63,13 +68,47 @@ class Reason(IntEnum):
     """A single malformed line, row or article, if `on_bad_file` is `skip`."""
     BOILERPLATE = 20
     """All of its lines recur in other documents."""
+    DUPLICATE_LINES = 21
+    TOP_N_GRAM = 22
+    DUPLICATE_N_GRAMS = 23
+    UNTERMINATED_LINES = 24
+    SHORT_LINES = 25
+    LINE_BREAKS = 26
+    FEW_SENTENCES = 27
+    BLOCKED_WORD = 28
+    LANGUAGE = 29
+    REMOVED_LINES = 30
+    """Line rules remove all of its lines."""
 
 
 class TextMeasures:
-    """Per-document counts over a block: arrays of shape (D,), computed on first use."""
+    """Per-document counts over a block: arrays of shape (D,), computed on first use.
 
-    def __init__(self, block: DocumentBlock) -> None:
-        self._text, self._ends = block.text, block.ends
+    cleaning:    what else the counts depend on.
+    sentences_D: sentences in each document, if they are known.
+    """
+
+    def __init__(
+        self,
+        block: DocumentBlock,
+        cleaning: CleaningConfig | None = None,
+        sentences_D: Offsets | None = None,
+    ) -> None:
+        self._block, self._text, self._ends = block, block.text, block.ends
+        self._cleaning = cleaning or CleaningConfig()
+        self._sentences_D = sentences_D
+
+    @cached_property
+    def words(self) -> WordMeasures:
+        """What is counted over words."""
+        cleaning = self._cleaning
+        n_grams = any(getattr(cleaning, setting) for setting in _N_GRAM_SETTINGS)
+        return measure_words(self._block, n_grams=n_grams)
+
+    @cached_property
+    def lines(self) -> LineMeasures:
+        """What is counted over lines."""
+        return measure_lines(self._block, short_characters=self._cleaning.short_line)
 
     @cached_property
     def characters(self) -> Offsets:
@@ -81,22 +120,32 @@ class TextMeasures:
         return characters
 
     @cached_property
-    def words(self) -> Offsets:
-        """Words; each is followed by one white-space character, or counted by characters."""
-        return self.marks(self._text <= SPACE) + self._unspaced
+    def sentences(self) -> Offsets:
+        """Sentences; where nobody has cut them, lines."""
+        return self.lines.lines if self._sentences_D is None else self._sentences_D
+
+    @property
+    def joined(self) -> Offsets:
+        """Characters, without the line feed at the end; at least 1."""
+        joined: Offsets = np.maximum(self.lines.characters + self.lines.lines - 1, 1)
+        return joined
 
     @cached_property
-    def lines(self) -> Offsets:
-        """Lines."""
-        return self.marks(self._text == LINE_FEED)
+    def hashes(self) -> Offsets:
+        """Hash signs."""
+        return self.marks(self._text == ord("#"))
 
     @cached_property
-    def symbols(self) -> Offsets:
-        """Hash signs and ellipses: `#`, U+2026, and three full stops in a row."""
-        symbols: Mask = self._text == ord("#")
-        # found at each byte but the last two
-        symbols[:-2] |= self._ellipses
-        return self.marks(symbols)
+    def ellipses(self) -> Offsets:
+        """Ellipses: U+2026, and each three full stops of a run."""
+        text = self._text
+        starts = np.flatnonzero(text[:-2] == 0xE2)
+        one = starts[(text[starts + 1] == 0x80) & (text[starts + 2] == 0xA6)]
+        edges = np.flatnonzero(np.diff(text == ord("."), prepend=False, append=False))
+        dots, threes = edges[::2], np.diff(edges)[::2] // 3
+        before = offsets_of(threes)[np.searchsorted(dots, self._ends)]
+        ellipses: Offsets = self.places(one) + np.diff(before, prepend=0)
+        return ellipses
 
     @cached_property
     def bullet_lines(self) -> Offsets:
@@ -119,29 +168,13 @@ class TextMeasures:
 
     @cached_property
     def words_with_letters(self) -> Offsets:
-        """Words that contain a letter."""
+        """Words between white space, or counted by characters, that contain a letter."""
         # A word ends at a white-space character, and has a letter if there are more letters before
         # this one than before the last one.
         spaces = np.flatnonzero(self._text <= SPACE)
         before = np.cumsum(self._letters)[spaces]
         has_letter = np.diff(before, prepend=0) > 0
         return self.places(spaces[has_letter]) + self._unspaced
-
-    @cached_property
-    def stop_words(self) -> Offsets:
-        """Distinct `STOP_WORDS`, in any case."""
-        # Where runs of letters begin and end, in turns.
-        edges = np.flatnonzero(np.diff(self._letters, prepend=False, append=False))
-        starts, lengths = edges[::2], np.diff(edges)[::2]
-        # Runs of letters as long as the word, narrowed down letter by letter.
-        found = np.zeros(len(self._ends), dtype=np.int64)
-        for word in STOP_WORDS:
-            places = starts[lengths == len(word)]
-            for offset, letter in enumerate(word):
-                # Bit 0x20 makes ASCII letters lower-case.
-                places = places[self._text[places + offset] | 0x20 == letter]
-            found += self.places(places) > 0
-        return found
 
     def matches(self, pattern: bytes) -> Offsets:
         """Matches of a regular expression, in any case."""
@@ -184,45 +217,175 @@ class TextMeasures:
         found: Mask = three | one
         return found
 
+    @cached_property
+    def blocked(self) -> Offsets:
+        """Blocked words and phrases, as whole words in any case."""
+        words = sorted(self._cleaning.blocked_words, key=len, reverse=True)
+        pattern = rf"(?<!\w)(?:{'|'.join(re.escape(word.lower()) for word in words)})(?!\w)"
+        found = re.compile(pattern)
+        raw = self._text.tobytes()
+        counts = [
+            len(found.findall(raw[start:end].decode().lower()))
+            for start, end in pairwise([0, *self._ends.tolist()])
+        ]
+        return np.array(counts, dtype=np.int64)
 
-Rule = tuple[Reason, str, Callable[[TextMeasures, float], Mask]]
-"""A reason, the setting that enables it, and which documents of a block exceed that limit."""
+    @property
+    def least_language_share(self) -> float:
+        """The share of a document's text that should be in one of `languages`."""
+        return self._cleaning.min_language_share
+
+    @cached_property
+    def language_shares(self) -> Shares:
+        """The share of each document's text in `languages`."""
+        return language_shares(self._block, self._cleaning.languages)
+
+
+class Rule(NamedTuple):
+    """A rule that drops documents."""
+
+    reason: Reason
+    setting: str
+    """The setting of `CleaningConfig` that turns it on, and is its limit."""
+    source: str
+    """Where the rule comes from."""
+    breaks: Callable[[TextMeasures, float], Mask]
+    """Which documents of a block are beyond the limit."""
+
+
+GOPHER, TABLE_A1, C4, FINEWEB = "Gopher A.1.1", "Gopher Table A1", "C4 2.2", "FineWeb 3.6"
+
+
+def _top(n: int) -> Rule:
+    return Rule(
+        Reason.TOP_N_GRAM,
+        f"max_top_{n}_gram_text",
+        TABLE_A1,
+        lambda of, limit: of.words.top[n] / of.joined > limit,
+    )
+
+
+def _duplicate(n: int) -> Rule:
+    return Rule(
+        Reason.DUPLICATE_N_GRAMS,
+        f"max_duplicate_{n}_gram_text",
+        TABLE_A1,
+        lambda of, limit: of.words.duplicated[n] / of.joined > limit,
+    )
+
 
 RULES: tuple[Rule, ...] = (
-    (Reason.SHORT, "min_words", lambda of, limit: of.words < limit),
-    (Reason.LONG, "max_words", lambda of, limit: of.words > limit),
-    (
+    Rule(Reason.SHORT, "min_words", GOPHER, lambda of, limit: of.words.words < limit),
+    Rule(Reason.LONG, "max_words", GOPHER, lambda of, limit: of.words.words > limit),
+    Rule(
         Reason.WORD_LENGTH,
         "min_mean_word_length",
-        lambda of, limit: of.characters - of.words < limit * of.words,
+        GOPHER,
+        lambda of, limit: of.words.characters < limit * of.words.words,
     ),
-    (
+    Rule(
         Reason.WORD_LENGTH,
         "max_mean_word_length",
-        lambda of, limit: of.characters - of.words > limit * of.words,
+        GOPHER,
+        lambda of, limit: of.words.characters > limit * of.words.words,
     ),
-    (Reason.SYMBOLS, "max_symbol_to_word_ratio", lambda of, limit: of.symbols > limit * of.words),
-    (Reason.BULLETS, "max_bullet_line_share", lambda of, limit: of.bullet_lines > limit * of.lines),
-    (
+    Rule(
+        Reason.SYMBOLS,
+        "max_symbol_to_word_ratio",
+        GOPHER,
+        lambda of, limit: np.maximum(of.hashes, of.ellipses) > limit * of.words.tokens,
+    ),
+    Rule(
+        Reason.BULLETS,
+        "max_bullet_line_share",
+        GOPHER,
+        lambda of, limit: of.bullet_lines > limit * of.lines.lines,
+    ),
+    Rule(
         Reason.ELLIPSES,
         "max_ellipsis_line_share",
-        lambda of, limit: of.ellipsis_lines > limit * of.lines,
+        GOPHER,
+        lambda of, limit: of.ellipsis_lines > limit * of.lines.lines,
     ),
-    (
+    Rule(
         Reason.FEW_LETTERS,
         "min_alphabetic_share",
-        lambda of, limit: of.words_with_letters < limit * of.words,
+        GOPHER,
+        lambda of, limit: of.words.with_letters < limit * of.words.tokens,
     ),
-    (Reason.FEW_STOP_WORDS, "min_stop_words", lambda of, limit: of.stop_words < limit),
-    (Reason.CURLY_BRACKET, "drop_curly_brackets", lambda of, _: of.matches(rb"{") > 0),
-    (Reason.LOREM_IPSUM, "drop_lorem_ipsum", lambda of, _: of.matches(rb"lorem ipsum") > 0),
+    Rule(
+        Reason.FEW_STOP_WORDS,
+        "min_stop_words",
+        GOPHER,
+        lambda of, limit: of.words.stop_words < limit,
+    ),
+    Rule(
+        Reason.DUPLICATE_LINES,
+        "max_duplicate_line_share",
+        TABLE_A1,
+        lambda of, limit: of.lines.duplicates / np.maximum(of.lines.lines, 1) > limit,
+    ),
+    Rule(
+        Reason.DUPLICATE_LINES,
+        "max_duplicate_line_text",
+        TABLE_A1,
+        lambda of, limit: of.lines.duplicated_characters / of.joined > limit,
+    ),
+    *map(_top, TOP_SIZES),
+    *map(_duplicate, DUPLICATE_SIZES),
+    Rule(Reason.CURLY_BRACKET, "drop_curly_brackets", C4, lambda of, _: of.matches(rb"{") > 0),
+    Rule(Reason.LOREM_IPSUM, "drop_lorem_ipsum", C4, lambda of, _: of.matches(rb"lorem ipsum") > 0),
+    Rule(Reason.FEW_SENTENCES, "min_sentences", C4, lambda of, limit: of.sentences < limit),
+    Rule(Reason.BLOCKED_WORD, "blocked_words", C4, lambda of, _: of.blocked > 0),
+    Rule(
+        Reason.UNTERMINATED_LINES,
+        "min_terminated_line_share",
+        FINEWEB,
+        lambda of, limit: of.lines.terminated / np.maximum(of.lines.lines, 1) < limit,
+    ),
+    Rule(
+        Reason.SHORT_LINES,
+        "max_short_line_share",
+        FINEWEB,
+        lambda of, limit: of.lines.short / np.maximum(of.lines.lines, 1) > limit,
+    ),
+    Rule(
+        Reason.DUPLICATE_LINES,
+        "max_repeated_line_text",
+        FINEWEB,
+        lambda of, limit: (
+            of.lines.duplicated_characters / np.maximum(of.lines.characters, 1) > limit
+        ),
+    ),
+    Rule(
+        Reason.LINE_BREAKS,
+        "max_line_break_share",
+        FINEWEB,
+        lambda of, limit: (of.lines.lines - 1) / np.maximum(of.words.tokens, 1) > limit,
+    ),
+    Rule(
+        Reason.LANGUAGE,
+        "languages",
+        "FineWeb 3.3",
+        lambda of, _: of.language_shares < of.least_language_share,
+    ),
 )
 """In the order in which they are applied."""
 
+_N_GRAM_SETTINGS = tuple(rule.setting for rule in RULES if "_gram_" in rule.setting)
 
-def filter_documents(block: DocumentBlock, replaced: Offsets, cleaning: CleaningConfig) -> Reasons:
-    """The first reason to drop each document of `block`, or `KEPT`."""
-    counts = TextMeasures(block)
+
+def filter_documents(
+    block: DocumentBlock,
+    replaced: Offsets,
+    cleaning: CleaningConfig,
+    sentences_D: Offsets | None = None,
+) -> Reasons:
+    """The first reason to drop each document of `block`, or `KEPT`.
+
+    replaced: U+FFFD in each document. sentences_D: its sentences, or else lines count.
+    """
+    counts = TextMeasures(block, cleaning, sentences_D)
     empty = np.diff(block.ends, prepend=0) == 0
     reasons = np.where(empty, Reason.EMPTY, Reason.KEPT).astype(np.uint8)
     # Each rule marks documents; the first that does so gives the reason.
@@ -231,9 +394,11 @@ def filter_documents(block: DocumentBlock, replaced: Offsets, cleaning: Cleaning
         share = cleaning.max_replacement_share
         limit = share * np.maximum(counts.characters, 1)
         broken.append((Reason.NOT_TEXT, replaced > limit))
-    for reason, setting, breaks in RULES:
-        if limit := getattr(cleaning, setting):
-            broken.append((reason, breaks(counts, limit)))
+    broken += (
+        (rule.reason, rule.breaks(counts, limit))
+        for rule in RULES
+        if (limit := getattr(cleaning, rule.setting))
+    )
     for reason, holds in broken:
         reasons[holds & (reasons == Reason.KEPT)] = reason
     return reasons

@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt64s, offsets_of
+from cloze.artifacts.arrays import Int64s, Mask, Offsets, UInt64s, offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import open_artifact
@@ -39,6 +39,7 @@ from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED
 from cloze.pipeline.text.duplicates import range_hashes
 from cloze.pipeline.text.filters import TextMeasures
+from cloze.pipeline.text.line_rules import without_lines
 from cloze.pipeline.text.scripts import lower_bytes
 
 ROLE = "boilerplate"
@@ -168,13 +169,7 @@ def without_boilerplate(
     removed_L = listed.removes(lines)
     if not removed_L.any():
         return block
-    lengths_L = np.diff(lines.ends_L, prepend=0)
-    # Lines fill the text without gaps, so a mask of lines, repeated by their lengths, is one of
-    # bytes; ends move back by the bytes removed before them.
-    text: Bytes = block.text[np.repeat(~removed_L, lengths_L)]
-    removed_before_L1 = offsets_of(lengths_L * removed_L)
-    lines_before_D = np.searchsorted(lines.ends_L, block.ends, side="right")
-    return DocumentBlock(text, block.ends - removed_before_L1[lines_before_D], block.positions)
+    return without_lines(block, lines.ends_L, removed_L)
 
 
 def with_line_list(stage: Stage, table: StageTable) -> Stage:

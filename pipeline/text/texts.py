@@ -9,6 +9,7 @@ tokens.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloze.artifacts.arrays import Bytes, Mask, Offsets, UInt64s, digest_halves
+from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt64s, digest_halves
 from cloze.artifacts.errors import IntegrityError, NotText, UsageError
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, LineBreak, SourceConfig
@@ -33,9 +34,11 @@ from cloze.pipeline.readers.documents import (
 )
 from cloze.pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
 from cloze.pipeline.readers.web import without_tags
-from cloze.pipeline.text.account import Account
-from cloze.pipeline.text.cleaning import clean
+from cloze.pipeline.text.account import Account, source_account
+from cloze.pipeline.text.cleaning import LINE_FEED, clean
 from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
+from cloze.pipeline.text.line_rules import CITATIONS, LINE_RULES, apply_line_rules
+from cloze.pipeline.text.personal import KINDS, mask_personal
 from cloze.pipeline.text.recurring import read_line_list, without_boilerplate
 from cloze.pipeline.text.scripts import count_words, join_sentences
 from cloze.pipeline.text.sentences import split_sentences
@@ -43,7 +46,16 @@ from cloze.pipeline.text.sentences import split_sentences
 STRIDE_BYTES = 1 << 20
 """Bytes of text processed at a time: small enough to stay in the CPU caches between steps."""
 
-# D documents, G places without a space between two sentences
+JUDGED_DOCUMENTS = 10_000
+"""Documents of a source that show which rule drops all of them."""
+
+UInt32s = npt.NDArray[np.uint32]
+
+EDITS = (*(rule.name for rule in LINE_RULES), CITATIONS, *KINDS)
+"""What is counted of the changes to a document: lines removed by rule, citations removed, personal
+data masked by kind."""
+
+# D documents, E kinds of edits, G places without a space between two sentences
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class TextBlock:
     source:    index of the source in the configuration.
     glued:     offsets of the line feeds in `text` that were inserted between two sentences without
                a space, ascending.
+    edits_DE:  lines that rules have removed from each document, and data masked in it, by `EDITS`.
     """
 
     text: Bytes
@@ -72,6 +85,7 @@ class TextBlock:
     converted_D: Mask
     source: int
     glued: Offsets
+    edits_DE: UInt32s
 
     @property
     def digests_D2(self) -> UInt64s:
@@ -96,6 +110,7 @@ class TextBlock:
             converted_D=self.converted_D[wanted_D],
             source=self.source,
             glued=(self.glued - moved_D[document_G])[wanted_D[document_G]],
+            edits_DE=self.edits_DE[wanted_D],
         )
 
 
@@ -107,6 +122,20 @@ def read_texts(
     account: Account | None = None,
 ) -> Iterator[TextBlock]:
     """The documents of an input shard; `account` notes what cannot be read."""
+    for block, _ in read_texts_and_paragraphs(
+        shard, corpus=corpus, cleaning=cleaning, account=account
+    ):
+        yield block
+
+
+def read_texts_and_paragraphs(
+    shard: InputShard,
+    *,
+    corpus: CorpusConfig,
+    cleaning: CleaningConfig,
+    account: Account | None = None,
+) -> Iterator[tuple[TextBlock, DocumentBlock]]:
+    """The same, and beside each block its documents before they are split into sentences."""
     source = corpus.sources[shard.source]
     if source.boilerplate and not cleaning.boilerplate:
         raise UsageError(
@@ -119,15 +148,20 @@ def read_texts(
         if source.boilerplate:
             listed = read_line_list(cleaning.boilerplate, shard.source, source.boilerplate)
             cleaned = without_boilerplate(whole, listed, source.boilerplate)
+        had_text_D, left_D = _has_text(whole), _has_text(cleaned)
+        cleaned, removed = apply_line_rules(cleaned, cleaning)
+        cleaned, masked = mask_personal(cleaned, cleaning)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if _line_break(source) != "sentence":
             text, ends_D, glued = split_sentences(text, ends_D, corpus.abbreviations)
         # Filters see paragraphs as lines, before sentences are split.
-        reasons_D = filter_documents(cleaned, replaced, cleaning)
-        had_text_D = np.diff(whole.ends, prepend=0) > 0
-        reasons_D[had_text_D & (reasons_D == Reason.EMPTY)] = Reason.BOILERPLATE
+        sentences_D = count_lines(text, ends_D) if cleaning.min_sentences else None
+        reasons_D = filter_documents(cleaned, replaced, cleaning, sentences_D)
+        emptied_D = reasons_D == Reason.EMPTY
+        reasons_D[emptied_D & left_D] = Reason.REMOVED_LINES
+        reasons_D[emptied_D & had_text_D & ~left_D] = Reason.BOILERPLATE
         reasons_D[list(block.broken)] = Reason.BAD_RECORD
-        yield TextBlock(
+        made = TextBlock(
             text=text,
             ends_D=ends_D,
             digests=_digests(text, ends_D),
@@ -138,9 +172,12 @@ def read_texts(
             converted_D=np.isin(files_D, list(raw.converted)),
             source=shard.source,
             glued=glued,
+            edits_DE=_edits(removed | masked, len(ends_D)),
         )
+        yield made, cleaned
     if raw.skipped:
-        yield _placeholders(raw.skipped, source=shard.source)
+        skipped = _placeholders(raw.skipped, source=shard.source)
+        yield skipped, DocumentBlock(skipped.text, skipped.ends_D, skipped.positions_D)
 
 
 def read_paragraphs(shard: InputShard, *, corpus: CorpusConfig) -> Iterator[DocumentBlock]:
@@ -212,6 +249,25 @@ def _cleaned(raw: _RawBlocks) -> Iterator[_CleanedBlock]:
         yield block, files_D, cleaned, replaced
 
 
+def _has_text(block: DocumentBlock) -> Mask:
+    lengths_D: Mask = np.diff(block.ends, prepend=0) > 0
+    return lengths_D
+
+
+def count_lines(text: Bytes, ends_D: Offsets) -> Offsets:
+    """The lines of each document."""
+    feeds = np.flatnonzero(text == LINE_FEED)
+    return np.diff(np.searchsorted(feeds, ends_D), prepend=0)
+
+
+def _edits(counts: dict[str, Int64s], documents: int) -> UInt32s:
+    """The counts of each document as columns in the order of `EDITS`."""
+    edits_DE = np.zeros((documents, len(EDITS)), dtype=np.uint32)
+    for name, counts_D in counts.items():
+        edits_DE[:, EDITS.index(name)] = counts_D
+    return edits_DE
+
+
 def _line_break(source: SourceConfig) -> LineBreak:
     return source.line_break or reader_named(source.reader).line_break
 
@@ -243,6 +299,7 @@ def _placeholders(skipped: Sequence[tuple[int, Reason]], *, source: int) -> Text
         converted_D=zeros_D > 0,
         source=source,
         glued=zeros_D[:0],
+        edits_DE=_edits({}, len(skipped)),
     )
 
 
@@ -300,6 +357,29 @@ def _joined(
         },
     )
     return joined, files_D
+
+
+def why_none_is_left(corpus: CorpusConfig, cleaning: CleaningConfig) -> str:
+    """Which rules drop all documents of each source, judged by its first `JUDGED_DOCUMENTS`.
+
+    Nothing if some are left, or none was there.
+    """
+    files, read = find_corpus(corpus), Counter[int]()
+    dropped: dict[int, Counter[str]] = {}
+    for shard in input_shards(corpus, files):
+        if read[shard.source] >= JUDGED_DOCUMENTS:
+            continue
+        for block in read_texts(shard, corpus=corpus, cleaning=cleaning):
+            names = (Reason(reason).name.lower() for reason in block.reasons_D.tolist())
+            dropped.setdefault(block.source, Counter()).update(names)
+            read[block.source] += len(block.reasons_D)
+    if any("kept" in counts for counts in dropped.values()):
+        return ""
+    accounts = (
+        source_account(source, corpus.sources[source], documents=read[source], dropped=counts)
+        for source, counts in sorted(dropped.items())
+    )
+    return "; ".join(filter(None, accounts))
 
 
 class Document(NamedTuple):

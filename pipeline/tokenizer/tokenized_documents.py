@@ -19,7 +19,7 @@ from cloze.pipeline.readers.input_shards import InputShard
 from cloze.pipeline.text.cleaning import LINE_FEED
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.splits import assign_splits
-from cloze.pipeline.text.texts import TextBlock, read_texts
+from cloze.pipeline.text.texts import EDITS, TextBlock, read_texts
 from cloze.pipeline.tokenizer.running_text import RunningText
 from cloze.pipeline.tokenizer.wordpiece import form_for
 
@@ -30,7 +30,7 @@ KEY = "key"
 IDENTITY = ("key", "document_digest", "source", "file", "position")
 """Columns that identify a document, and decide which of two equal ones comes first."""
 
-PASSING = ("split", "reason", "damaged", "converted")
+PASSING = ("split", "reason", "damaged", "converted", "edits")
 """Columns needed only until a run is written."""
 
 RUN_TOKENS = 1 << 24
@@ -53,6 +53,7 @@ def document_schema(vocabulary_size: int) -> pa.Schema:
             pa.field("reason", pa.uint8()),
             pa.field("damaged", pa.bool_()),
             pa.field("converted", pa.bool_()),
+            pa.field("edits", pa.list_(pa.uint32(), len(EDITS))),
         ]
     )
 
@@ -114,5 +115,6 @@ class ShardTokenizer:
             pa.array(reasons_D),
             pa.array(block.damaged_D),
             pa.array(block.converted_D),
+            pa.FixedSizeListArray.from_arrays(pa.array(block.edits_DE.ravel()), len(EDITS)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
