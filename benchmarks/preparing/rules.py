@@ -1,0 +1,231 @@
+"""Quality rules beside datatrove's: the same decisions, and how fast.
+
+    python benchmarks/preparing/rules.py --wikiextractor FOLDER --documents 20000 \
+        --datatrove PYTHON --more texts.jsonl --vocabulary vocab.txt
+
+In:  a folder of WikiExtractor files; optionally JSON lines of other texts, which come first; the
+     interpreter of an environment with datatrove (benchmarks/peers/datatrove_rules.py).
+Out: for each preset how many decisions are equal on the cleaned documents, and why the others are
+     not; seconds of processor time of both, on one core and in turns. With a vocabulary also how
+     fast documents become token ids, from files on, with the rules of a preset and without.
+
+A decision that differs is made again by datatrove with our words in place of spaCy's: if it is then
+equal, the words are the cause.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.corpus import corpus_of
+from benchmarks.measuring import Arguments, Figures, in_turns, machine, measure, write_result
+from cloze.artifacts.arrays import concatenated
+from cloze.artifacts.stage import StageTable
+from cloze.pipeline.config.presets import PRESETS
+from cloze.pipeline.config.settings import (
+    CleaningConfig,
+    ReaderName,
+    TokensStage,
+    VocabularyConfig,
+    VocabularyStage,
+)
+from cloze.pipeline.readers.documents import DocumentBlock, grouped
+from cloze.pipeline.readers.input_shards import input_shards
+from cloze.pipeline.text.filters import Reason, filter_documents
+from cloze.pipeline.text.line_rules import apply_line_rules
+from cloze.pipeline.text.sentences import split_sentences
+from cloze.pipeline.text.texts import STRIDE_BYTES, count_lines, read_paragraphs
+from cloze.pipeline.text.words import cut_words
+from cloze.pipeline.tokenizer.tokenized_documents import ShardTokenizer
+from cloze.pipeline.vocabulary import make_vocabulary
+
+PEER = Path(__file__).resolve().parents[1] / "peers" / "datatrove_rules.py"
+ROUNDS = 3
+EXAMPLES = 3
+"""Documents named for each difference."""
+
+
+@dataclass
+class Decisions:
+    """Why a preset drops each document, or `kept`; what it leaves of it; and the seconds taken."""
+
+    reasons: list[str]
+    texts: list[str]
+    seconds: float
+
+
+def cleaned(path: str, reader: ReaderName) -> Iterator[str]:
+    """The documents of a file or folder as the filters see them, without the last line feed."""
+    corpus = corpus_of(path, reader=reader)
+    for shard in input_shards(corpus):
+        for block in read_paragraphs(shard, corpus=corpus):
+            for _, text in block.documents():
+                if text.strip():
+                    yield text.decode().removesuffix("\n")
+
+
+def blocks_of(documents: list[str]) -> Iterator[DocumentBlock]:
+    """The documents in blocks of about a megabyte."""
+    encoded = (document.encode() + b"\n" for document in documents)
+    for group in grouped(encoded, len, limit=STRIDE_BYTES):
+        yield DocumentBlock(*concatenated(group), np.arange(len(group)))
+
+
+def decide(preset: str, documents: list[str]) -> Decisions:
+    """Apply a preset as the pipeline does."""
+    cleaning, found = CleaningConfig(presets=(preset,)), Decisions([], [], 0.0)
+    for block in blocks_of(documents):
+        started = time.process_time()
+        left, _ = apply_line_rules(block, cleaning)
+        sentences_D = None
+        if cleaning.min_sentences:
+            text, ends_D, _ = split_sentences(left.text, left.ends, ())
+            sentences_D = count_lines(text, ends_D)
+        nothing_D = np.zeros(len(block.ends), dtype=np.int64)
+        reasons_D = filter_documents(left, nothing_D, cleaning, sentences_D)
+        found.seconds += time.process_time() - started
+        found.reasons += [Reason(reason).name.lower() for reason in reasons_D.tolist()]
+        found.texts += [text.decode().removesuffix("\n") for _, text in left.documents()]
+    return found
+
+
+def theirs(
+    documents: list[str], python: str, *, folder: str, with_our_words: bool = False
+) -> tuple[list[Figures], dict[str, float]]:
+    """What datatrove decides, and its seconds by filter."""
+    paths = [os.path.join(folder, name) for name in ("documents", "decisions", "words")]
+    with open(paths[0], "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
+    if with_our_words:
+        with open(paths[2], "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(list(cut_words(text))) + "\n" for text in documents)
+    given = paths if with_our_words else paths[:2]
+    said = measure([python, str(PEER), *given], cores="0").said
+    with open(paths[1], encoding="utf-8") as file:
+        return [json.loads(line) for line in file], said["seconds"]
+
+
+def token_seconds(documents: list[str], vocabulary: str, *, folder: str) -> dict[str, float]:
+    """Seconds to read and tokenise the documents, by preset: the best of `ROUNDS`, in turns."""
+    path = Path(folder) / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    corpus = corpus_of(str(path), reader="jsonl")
+    config = VocabularyStage(
+        seed=0,
+        corpus=corpus,
+        cleaning=CleaningConfig(),
+        vocabulary=VocabularyConfig(path=vocabulary),
+    ).model_dump(mode="json")
+    table = StageTable(
+        stage="vocabulary", format_version=1, config=config, output=f"{folder}/vocabulary"
+    )
+    artifact = make_vocabulary(table, []).directory
+
+    def seconds(presets: tuple[str, ...]) -> float:
+        cleaning = CleaningConfig(presets=presets)
+        stage = TokensStage(seed=0, corpus=corpus, cleaning=cleaning)
+        tokenizer = ShardTokenizer(stage, artifact)
+        started = time.process_time()
+        for shard in input_shards(corpus):
+            for _ in tokenizer.tables(shard):
+                pass
+        return time.process_time() - started
+
+    cases: list[tuple[str, ...]] = [(), *((preset,) for preset in PRESETS), tuple(PRESETS)]
+    taken = in_turns(cases, seconds, rounds=ROUNDS)
+    return {"+".join(case) or "none": round(min(found), 3) for case, found in taken.items()}
+
+
+def compare(
+    preset: str,
+    documents: list[str],
+    ours: Decisions,
+    peer: list[Figures],
+    again: dict[int, Figures],
+) -> Figures:
+    """The decisions that are equal, and those that are not by what differs."""
+    causes: dict[str, list[int]] = {}
+    for number, (reason, row) in enumerate(zip(ours.reasons, peer, strict=True)):
+        if (reason == "kept") == (row[preset] is None):
+            continue
+        same_words = number in again and (reason == "kept") == (again[number][preset] is None)
+        cause = (
+            "words cut otherwise" if same_words else f"{row[preset] or 'kept'} there, {reason} here"
+        )
+        causes.setdefault(cause, []).append(number)
+    texts = sum(
+        " ".join(ours.texts[number].split()) != " ".join(row["text"].split())
+        for number, row in enumerate(peer)
+        if preset == "c4" and row["c4"] is None and ours.reasons[number] == "kept"
+    )
+    return {
+        "equal": len(documents) - sum(map(len, causes.values())),
+        "dropped": sum(reason != "kept" for reason in ours.reasons),
+        "reasons": dict(Counter(ours.reasons).most_common()),
+        "differences": {cause: len(found) for cause, found in sorted(causes.items())},
+        "examples": {
+            cause: [documents[number][:80] for number in found[:EXAMPLES]]
+            for cause, found in sorted(causes.items())
+        },
+        **({"texts_that_differ": texts} if preset == "c4" else {}),
+    }
+
+
+def main() -> None:
+    """Read the documents, decide on both sides, compare, and write the result."""
+    parser = Arguments(__doc__, output="rules.json", wikiextractor=str, documents=20_000)
+    parser.add_options(datatrove=str, more="", vocabulary="")
+    arguments = parser.parse_args()
+    others = cleaned(arguments.more, "jsonl") if arguments.more else iter(())
+    documents = list(islice(others, arguments.documents))
+    wanted = arguments.documents - len(documents)
+    documents += islice(cleaned(arguments.wikiextractor, "wikiextractor"), wanted)
+    size = sum(len(document.encode()) for document in documents) / 1e6
+    result: Figures = {
+        "machine": machine(),
+        "documents": len(documents),
+        "megabytes": round(size, 2),
+    }
+    # compiled, and tables made, before anything is timed
+    for preset in PRESETS:
+        decide(preset, documents[:100])
+    before = {preset: decide(preset, documents) for preset in PRESETS}
+    with tempfile.TemporaryDirectory() as folder:
+        peer, seconds = theirs(documents, arguments.datatrove, folder=folder)
+        after = {preset: decide(preset, documents) for preset in PRESETS}
+        different = [
+            number
+            for number, row in enumerate(peer)
+            if any((before[p].reasons[number] == "kept") != (row[p] is None) for p in PRESETS)
+        ]
+        some = [documents[number] for number in different]
+        rows, _ = theirs(some, arguments.datatrove, folder=folder, with_our_words=True)
+        again = dict(zip(different, rows, strict=True))
+        if arguments.vocabulary:
+            vocabulary = os.path.abspath(arguments.vocabulary)
+            result["token_seconds"] = token_seconds(documents, vocabulary, folder=folder)
+    for preset, ours in before.items():
+        taken = (ours.seconds + after[preset].seconds) / 2
+        result[preset] = {
+            "mb_per_second": round(size / taken, 1),
+            "datatrove_mb_per_second": round(size / seconds[preset], 3),
+            "times": round(seconds[preset] / taken, 1),
+            **compare(preset, documents, ours, peer, again),
+        }
+    write_result(arguments.output, result)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
