@@ -254,7 +254,7 @@ def _template_text(template: re.Match[str]) -> str:
     if number:
         return number.partition(":")[2].strip()
     # `name=value` sets a parameter and shows nothing, but a link's words may have the sign.
-    values = [
+    values: list[str] = [
         value.strip()
         for value in _VALUE.findall(template["values"])
         if "=" not in value or "=" not in _LINK.sub("", value)
