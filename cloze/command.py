@@ -34,6 +34,7 @@ EXTRA_WITH = {
     "gcsfs": "gs",
     "s3fs": "s3",
     "usearch": "index",
+    "pycld2": "language",
     **dict.fromkeys(("resiliparse", "warcio"), "web"),
 }
 """The extra of the distribution that installs each module."""
@@ -119,6 +120,11 @@ COMMANDS = {
         "cloze.inspection.inspect_artifact:inspect",
         "Show an artifact: its statistics and its first documents or examples as text.",
         "cloze inspect demo/examples --rows 3",
+    ),
+    "documents": (
+        "cloze.inspection.corpus_export:documents",
+        "Write the documents that a run kept, as Parquet or JSON lines, with a card.",
+        "cloze documents demo kept --format jsonl",
     ),
     "fill-mask": (
         "cloze.inference.prediction:fill_mask",

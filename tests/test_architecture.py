@@ -53,6 +53,7 @@ SINGLE_MODULES = {
         *(f"cloze.pipeline.readers.{name}" for name in ("compression", "documents", "structure")),
         *(f"cloze.pipeline.readers.{name}" for name in ("input_shards", "tables")),
         "cloze.pipeline.config.engines",
+        "cloze.pipeline.kept_documents",
         "cloze.pipeline.runner.beam",
         "cloze.pipeline.text.abbreviations",
         "cloze.pipeline.text.account",

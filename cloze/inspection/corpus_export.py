@@ -1,0 +1,214 @@
+"""`cloze documents`: the documents that a run kept, as files that others read.
+
+In:  a run with a finished stage `tokens`, whose corpus is still there.
+Out: a folder with Parquet files or JSON lines for each source, a card with sources, counts and
+     rules, and corpus.toml, with which `cloze prepare` reads the same documents.
+"""
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import tomli_w
+from pyarrow import parquet
+from pydantic import JsonValue
+
+from cloze.answer import Answer
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import naming_full_disk
+from cloze.artifacts.progress import say
+from cloze.artifacts.store import Artifact
+from cloze.flows.config import RunConfig
+from cloze.flows.workspace import read_record, run_artifact
+from cloze.options import PLACE, Place, RunName, reading_artifacts
+from cloze.pipeline.config.settings import TokensStage
+from cloze.pipeline.kept_documents import SCHEMA, kept_documents, line_break_of
+
+FILE_BYTES = 256 << 20
+"""Bytes of text in a file."""
+
+CARD, CORPUS = "README.md", "corpus.toml"
+
+Format = Literal["parquet", "jsonl"]
+
+
+@reading_artifacts
+def documents(
+    run: RunName,
+    directory: Path,
+    /,
+    *,
+    format: Format = "parquet",
+    place: Place = PLACE,
+) -> Answer:
+    """Write the documents that a run kept.
+
+    :param directory: A new or empty folder. It appears when all is written; a command that was
+        interrupted starts again.
+    :param format: Parquet, or JSON lines.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory}: exists and is not an empty folder; name a new one")
+    space = place.space()
+    artifact = run_artifact(space, run, stage="tokens")
+    config = RunConfig.model_validate(read_record(space, run).config)
+    assert config.corpus  # the run has tokens
+    cleaning = config.cleaning
+    if "boilerplate" in artifact.manifest.inputs:
+        lines = run_artifact(space, run, stage="boilerplate").directory
+        cleaning = cleaning.model_copy(update={"boilerplate": lines})
+    stage = TokensStage(seed=config.seed, corpus=config.corpus, cleaning=cleaning)
+    partial = directory.with_name(f".{directory.name}.unfinished")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    say(f"documents: reading the corpus of {run} again")
+    with naming_full_disk(str(partial)):
+        counts = _write(kept_documents(artifact, stage), partial, form=format)
+        corpus = _corpus(stage, counts, name=run, directory=directory, form=format)
+        (partial / CORPUS).write_text(tomli_w.dumps(corpus), "utf-8")
+        (partial / CARD).write_text(_card(artifact, stage, counts, run=run), "utf-8")
+    if directory.exists():
+        directory.rmdir()
+    os.replace(partial, directory)
+    total = sum(of_split for of in counts.values() for of_split in of.values())
+    by_source: dict[str, JsonValue] = {str(number): dict(of) for number, of in counts.items()}
+    data: dict[str, JsonValue] = {
+        "directory": str(directory),
+        "documents": total,
+        "by_source": by_source,
+    }
+    text = f"{directory}: {total:,} documents; cloze prepare {directory / CORPUS} reads them"
+    return Answer(data, text, place.json)
+
+
+def _write(
+    tables: Iterable[tuple[int, pa.Table]], folder: Path, *, form: Format
+) -> dict[int, Counter[str]]:
+    """Write the documents of each source; returns their number by source and split."""
+    counts: dict[int, Counter[str]] = {}
+    files: Counter[int] = Counter()
+    for source, group in _files(tables):
+        table = pa.concat_tables(group)
+        counts.setdefault(source, Counter()).update(table["split"].to_pylist())
+        path = folder / f"source-{source}-{files[source]:05}.{form}"
+        files[source] += 1
+        if form == "parquet":
+            parquet.write_table(table, path, compression="zstd")
+            continue
+        with open(path, "w", encoding="utf-8") as sink:
+            for row in table.to_pylist():
+                sink.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return counts
+
+
+def _files(tables: Iterable[tuple[int, pa.Table]]) -> Iterator[tuple[int, list[pa.Table]]]:
+    """The tables of each file, all of one source and of about `FILE_BYTES`."""
+    waiting: list[pa.Table] = []
+    before = size = 0
+    for source, table in tables:
+        if waiting and (source != before or size >= FILE_BYTES):
+            yield before, waiting
+            waiting, size = [], 0
+        waiting.append(table)
+        before, size = source, size + table["text"].nbytes
+    if waiting:
+        yield before, waiting
+
+
+def _corpus(
+    stage: TokensStage,
+    counts: Mapping[int, Mapping[str, int]],
+    *,
+    name: str,
+    directory: Path,
+    form: Format,
+) -> dict[str, Any]:
+    """A configuration that reads what was written as it was read."""
+    sources = []
+    for number in sorted(counts):
+        config = stage.corpus.sources[number]
+        kept = {"weight": config.weight, "heldout": config.heldout}
+        kept["heldout_documents"] = config.heldout_documents
+        sources.append(
+            {
+                "reader": form,
+                "path": f"{directory.absolute()}/source-{number}-*.{form}",
+                "line_break": line_break_of(stage.corpus, number),
+                **{key: value for key, value in kept.items() if value not in ("", 1)},
+            }
+        )
+    return {
+        "name": f"{name}-documents",
+        "seed": stage.seed,
+        "corpus": {
+            "heldout_share": stage.corpus.heldout_share,
+            "abbreviations": list(stage.corpus.abbreviations),
+            "sources": sources,
+        },
+    }
+
+
+def _card(
+    artifact: Artifact,
+    stage: TokensStage,
+    counts: Mapping[int, Mapping[str, int]],
+    *,
+    run: str,
+) -> str:
+    """What the documents are, and how they were chosen."""
+    statistics = artifact.manifest.statistics
+    total = sum(sum(of.values()) for of in counts.values())
+    rows = [
+        (
+            config.path or ", ".join(config.packages),
+            config.reader,
+            ", ".join(f"{count:,} {split}" for split, count in counts.get(number, {}).items()),
+        )
+        for number, config in enumerate(stage.corpus.sources)
+    ]
+    rules = {
+        name: value
+        for name, value in stage.cleaning.model_dump(mode="json", exclude_defaults=True).items()
+        if name not in ("boilerplate", "drop_list")  # directories here
+    }
+    edits = statistics.get("edits", {})
+    return "\n".join(
+        [
+            f"# Documents of the run {run}",
+            "",
+            f"{total:,} of {statistics['documents_read']:,} documents read, cleaned: one paragraph "
+            "per line, or a sentence where the source had these.",
+            "",
+            "| source | reader | documents |",
+            "|---|---|---|",
+            *(f"| {path} | {reader} | {kept or '0'} |" for path, reader, kept in rows),
+            "",
+            "| dropped as | documents |",
+            "|---|---|",
+            *(f"| {reason} | {count:,} |" for reason, count in statistics["dropped"].items()),
+            "",
+            *(
+                ["| removed or masked | times |", "|---|---|"]
+                + [f"| {name} | {count:,} |" for name, count in edits.items()]
+                + [""]
+                if edits
+                else []
+            ),
+            "Columns: " + ", ".join(f"`{name}`" for name in SCHEMA.names) + ".",
+            "",
+            "Rules (`[cleaning]`):",
+            "",
+            f"```toml\n{tomli_w.dumps(rules)}```",
+            "",
+            f"`cloze prepare {CORPUS}` reads the same documents; its `path`s name this folder, so "
+            "change them if it is moved. The licences are those of the sources.",
+            "",
+            f"Tokens artifact: `{artifact.digest}`.",
+            "",
+        ]
+    )

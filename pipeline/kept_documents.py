@@ -1,0 +1,192 @@
+"""The documents that a run kept, read again from its corpus.
+
+In:  a finished `tokens` artifact; the settings with which it was made.
+Out: tables of its documents with their text, source, digest and split, in reading order.
+
+Tokens are no text: they are without case where the vocabulary is, and without paragraphs. So the
+corpus is read again with the settings of the artifact, and a document is taken if its digest is in
+it: rules, duplicates and drop lists need not be judged again, and a corpus that has changed since
+is noticed.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cloze.artifacts.arrays import Int64s, digest_bytes, digest_halves
+from cloze.artifacts.errors import IntegrityError
+from cloze.artifacts.store import Artifact
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.pipeline.config.settings import CorpusConfig, TokensStage
+from cloze.pipeline.readers.documents import DocumentBlock
+from cloze.pipeline.readers.input_shards import find_corpus, input_shards, reader_named
+from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.languages import told_languages
+from cloze.pipeline.text.splits import FEWEST_DOCUMENTS, assign_splits, split_names
+from cloze.pipeline.text.texts import TextBlock, read_texts_and_paragraphs
+
+SCHEMA = pa.schema(
+    [
+        pa.field("text", pa.large_string()),
+        pa.field("digest", pa.string()),
+        pa.field("split", pa.string()),
+        pa.field("source", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("position", pa.int64()),
+        pa.field("language", pa.string()),
+        pa.field("language_share", pa.float64()),
+    ]
+)
+"""Of each document: its text, one paragraph per line; digest of its sentences; split; path of its
+source, its file and its position there; and, where `cleaning.languages` is set, the language of
+most of its text and the share of that."""
+
+# D documents of a block, K kept ones of the artifact
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The K documents of a tokens artifact, by ascending digest.
+
+    digests_K: as scalars that NumPy compares.
+    splits_K:  the number of each one's split.
+    seen_K:    whether it was found in the corpus; changes.
+    """
+
+    digests_K: npt.NDArray[np.bytes_]
+    splits_K: npt.NDArray[np.uint8]
+    seen_K: npt.NDArray[np.bool_]
+
+
+def line_break_of(corpus: CorpusConfig, source: int) -> str:
+    """What a line break ends in the texts of a source as they are written here."""
+    config = corpus.sources[source]
+    used = config.line_break or reader_named(config.reader).line_break
+    return "sentence" if used == "sentence" else "paragraph"
+
+
+def kept_documents(artifact: Artifact, stage: TokensStage) -> Iterator[tuple[int, pa.Table]]:
+    """The documents of `artifact` as tables of `SCHEMA`, each with the number of its source.
+
+    stage: the settings with which it was made, with the places of corpus and list of boilerplate.
+    Raises `IntegrityError` if some documents are not in the corpus any more.
+    """
+    corpus, cleaning = stage.corpus, stage.cleaning
+    kept, files = _kept(artifact, split_names(corpus)), find_corpus(corpus)
+    for shard in input_shards(corpus, files):
+        paths = [file.path for file in files[shard.source]]
+        blocks = read_texts_and_paragraphs(shard, corpus=corpus, cleaning=cleaning)
+        for block, paragraphs in blocks:
+            rows, places = _find(block, kept, stage)
+            if len(rows):
+                table = _table(block, paragraphs, rows, corpus=corpus, paths=paths)
+                names = np.array(split_names(corpus))[kept.splits_K[places]]
+                table = table.set_column(2, "split", pa.array(names.tolist(), pa.string()))
+                if cleaning.languages:
+                    table = _with_languages(table)
+                yield shard.source, table
+    if lost := _lost(kept):
+        raise IntegrityError(
+            f"{artifact.directory}: {lost:,} of its {len(kept.seen_K):,} documents are not in the "
+            "corpus any more: files have changed since; run `cloze tokens CONFIG` again first"
+        )
+
+
+def _kept(artifact: Artifact, names: list[str]) -> _Kept:
+    digests, splits = [np.zeros((0, TOKEN_DIGEST_BYTES), dtype=np.uint8)], [np.zeros(0, np.uint8)]
+    for entry in artifact.manifest.files:
+        if split := entry.statistics.get("split"):
+            with pa.memory_map(artifact.path(entry.name)) as source:
+                column = pa.ipc.open_file(source).read_all()["document_digest"]
+                digests.append(digest_bytes(column).copy())
+            splits.append(np.full(len(digests[-1]), names.index(split), dtype=np.uint8))
+    scalars, splits_K = _scalars(np.concatenate(digests)), np.concatenate(splits)
+    order = np.argsort(scalars)
+    return _Kept(scalars[order], splits_K[order], np.zeros(len(order), dtype=np.bool_))
+
+
+def _scalars(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
+    return np.ascontiguousarray(digests).view(f"S{TOKEN_DIGEST_BYTES}").ravel()
+
+
+def _find(block: TextBlock, kept: _Kept, stage: TokensStage) -> tuple[Int64s, Int64s]:
+    """The documents of a block that are in the artifact and not seen yet, and their places there.
+
+    Of equal documents it is the first in reading order, within the split that the artifact has it
+    in: the document that the stage kept.
+    """
+    if not len(kept.digests_K):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    digests_D = _scalars(block.digests)
+    places_D = np.minimum(np.searchsorted(kept.digests_K, digests_D), len(kept.digests_K) - 1)
+    splits_D = assign_splits(
+        digest_halves(block.digests), source=block.source, corpus=stage.corpus, seed=stage.seed
+    )
+    theirs_D = kept.splits_K[places_D]
+    # In a corpus of few documents, train and held-out ones are not as drawn.
+    drawn = 2
+    same_D = (theirs_D == splits_D) | ((theirs_D < drawn) & (splits_D < drawn))
+    is_kept_D = (kept.digests_K[places_D] == digests_D) & (block.reasons_D == Reason.KEPT) & same_D
+    rows = np.flatnonzero(is_kept_D & ~kept.seen_K[places_D])
+    _, first = np.unique(places_D[rows], return_index=True)
+    rows = rows[np.sort(first)]
+    kept.seen_K[places_D[rows]] = True
+    return rows, places_D[rows]
+
+
+def _table(
+    block: TextBlock,
+    paragraphs: DocumentBlock,
+    rows: Int64s,
+    *,
+    corpus: CorpusConfig,
+    paths: list[str],
+) -> pa.Table:
+    raw = paragraphs.text.tobytes()
+    ends = paragraphs.ends.tolist()
+    starts = [0, *ends[:-1]]
+    texts = [raw[starts[row] : ends[row]].decode().removesuffix("\n") for row in rows.tolist()]
+    source = corpus.sources[block.source]
+    count = len(rows)
+    columns = {
+        "text": texts,
+        "digest": [digest.tobytes().hex() for digest in block.digests[rows]],
+        "split": [""] * count,
+        "source": [source.path or ", ".join(source.packages)] * count,
+        "path": [paths[file] for file in block.files_D[rows].tolist()],
+        "position": block.positions_D[rows].tolist(),
+        "language": [None] * count,
+        "language_share": [None] * count,
+    }
+    return pa.Table.from_pydict(columns, schema=SCHEMA)
+
+
+def _with_languages(table: pa.Table) -> pa.Table:
+    texts = [text.encode() for text in table["text"].to_pylist()]
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    text = np.frombuffer(b"".join(texts), dtype=np.uint8)
+    told = told_languages(DocumentBlock(text, ends, np.arange(len(ends))))
+    first = [of[0] if of else (None, None) for of in told]
+    columns = zip(*first, strict=True)
+    for name, values in zip(("language", "language_share"), columns, strict=True):
+        at = SCHEMA.get_field_index(name)
+        table = table.set_column(at, SCHEMA.field(at), pa.array(values, SCHEMA.field(at).type))
+    return table
+
+
+def _lost(kept: _Kept) -> int:
+    """How many documents of the artifact were not found.
+
+    Held-out ends of documents have digests of their own (buckets.py); there are a few at most.
+    """
+    lost = np.flatnonzero(~kept.seen_K)
+    if len(lost) >= FEWEST_DOCUMENTS:
+        return len(lost)
+    found = (digest.ljust(TOKEN_DIGEST_BYTES, b"\0") for digest in kept.digests_K[kept.seen_K][:4])
+    tails = {hashlib.blake2b(one + b"tail", digest_size=16).digest() for one in found}
+    digests = (digest.ljust(TOKEN_DIGEST_BYTES, b"\0") for digest in kept.digests_K[lost].tolist())
+    return sum(digest not in tails for digest in digests)
