@@ -147,6 +147,7 @@ def ancestors(artifact: Artifact, *, store: Store) -> dict[str, Artifact]:
         for entry in store_entries(store)
         if entry.manifest
     }
+    # Breadth first, so of several artifacts of one stage the nearest counts.
     found: dict[str, Artifact] = {}
     waiting = [artifact]
     while waiting:
@@ -169,6 +170,8 @@ def unreadable_references(workspace: Workspace) -> list[UsageError]:
 def garbage(workspace: Workspace, retention: Retention = KEEP_RUNS) -> list[Garbage]:
     """Everything that no readable record or stage table refers to, or only of runs too old."""
     entries = list(store_entries(workspace.store))
+    # A record that is too old no longer refers; what it referred to stays if a younger run, a
+    # running one or a search index refers to it, too.
     old = {run for run in list_runs(workspace) if _is_too_old(workspace, run, retention)}
     references = [key for key in _references(workspace, without=old) if isinstance(key, str)]
     kept = _with_inputs([*references, *search_indexes(entries, retention)], entries)

@@ -122,6 +122,8 @@ class Tagging(Problem):
             taken = Ragged(pieces.values[ragged_indices(first, lengths)], offsets_of(lengths))
             self.sequences[name] = assemble(tokenizer, taken, kept_a=lengths)
             # Position of each word's first piece in its sequence, behind [CLS].
+            # A word's first piece counts from the beginning of all text; minus the first piece of
+            # its sequence, it counts from the beginning of that.
             places = 1 + pieces.offsets[:-1] - np.repeat(first, np.diff(words))
             self._places[name] = Ragged(places, words)
             if name not in self.tags:
@@ -161,6 +163,8 @@ class Tagging(Problem):
     def positions(self, split: str, rows: Places) -> Places:
         """First word-pieces of the words predicted."""
         places = self._places[split].take(rows)
+        # The model sees the sequences of a batch one behind another: a position in one becomes a
+        # position in the batch.
         starts = offsets_of(self.sequences[split].lengths[rows])[:-1]
         return np.asarray(places.values + np.repeat(starts, places.lengths), np.int64)
 
@@ -178,6 +182,8 @@ class Tagging(Problem):
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """A list of tags per sentence."""
+        # Words come in the file's order, however they were cut into sequences, so their tags are
+        # dealt back to sentences one after another.
         flat = iter(logits.argmax(-1).tolist())
         return [[self.labels[next(flat)] for _ in sentence] for sentence in self.words[split]]
 
@@ -249,6 +255,7 @@ def sentence_windows(
     offsets of the words predicted. With `documents`, the number of each word's document, sequences
     are extended by text of their own document, as evenly as possible on both sides.
     """
+    # Sequences as runs of words: each ends where the next begins.
     bounds = [0]
     for start, end in itertools.pairwise(sentences.tolist()):
         # Only a sentence that does not fit is cut, before the word that would exceed the room.

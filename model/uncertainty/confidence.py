@@ -66,6 +66,8 @@ class Confidence:
 
     def to_bytes(self) -> bytes:
         """The content of its file."""
+        # Limits are compared with exactly; vectors only say how near, so half of their bits
+        # suffice.
         scores = np.array(self.scores, np.float64)
         return save({"scores": scores, "vectors": self.vectors.astype(np.float16)})
 
@@ -82,6 +84,7 @@ class Confidence:
                 {"labels": _named(labels, row), "unsure": int(row.sum()) != 1}
                 for row in label_sets(probabilities, limit)
             ]
+        # Both states possible, or neither: nothing is known of the label.
         present, absent = label_states(probabilities, limit)
         return [
             {"labels": _named(labels, may & ~lack), "unsure": _named(labels, may == lack)}
@@ -90,6 +93,8 @@ class Confidence:
 
     def intervals(self, numbers: Floats, *, confidence: float) -> list[Fields]:
         """The `interval` of each number; None if there are too few held-out rows for any."""
+        # The scores are absolute errors, so the limit is how far to each side the answer may be
+        # off.
         (margin,) = limits(self.scores, confidence).tolist()
         if math.isinf(margin):
             return [{"interval": None} for _ in numbers]

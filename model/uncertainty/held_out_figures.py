@@ -39,6 +39,8 @@ def uncertainty(problem: Problem, logits: Mapping[str, Logits]) -> Uncertainty:
         return {}
     test = held_out_rows(problem, "test", logits["test"]) if "test" in logits else None
     found = calibration(dev, test, split="test" if test else "dev")
+    # Sets are made from probabilities as the saved model gives them, and that has the temperatures
+    # in its weights.
     cooled = dev.cooled(found.temperatures)
     judged = test.cooled(found.temperatures) if test else None
     return {
@@ -68,6 +70,8 @@ def label_errors(problem: Problem, split: str, rows: HeldOutRows) -> tuple[Label
     named = {one.row for one in found}
     shares, given = rows.probabilities(), [problem.labels[label] for label in rows.targets]
     texts = [problem.shown(split, row) for row in range(len(rows))]
+    # A text with two labels is wrong at least once, whatever the model thinks of it. Rows that are
+    # listed already are not repeated.
     found += [
         LabelError(
             row=row + 1,

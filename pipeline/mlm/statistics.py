@@ -206,6 +206,9 @@ def alarms(
         float(str(text[name])) for name in ("weighted_tokens", "tokens", "sentences", "documents")
     )
     used_share = (counts.tokens - special) / max(weighted * passes, 1.0)
+    # Symptoms first, each with what would be expected; then one cause for all of them, since they
+    # have one: without sentences there is no true second segment, and most of a document is cut
+    # off.
     found = []
     if asked and random_share > MAX_RANDOM_SHARE:
         found.append(f"{random_share:.0%} of the second segments are random (about half expected)")
@@ -216,6 +219,8 @@ def alarms(
     if not found:
         return
     length = tokens / max(sentences, 1.0)
+    # Two ways in which sentences are not found: a document is one, or each is as long as a
+    # paragraph.
     if sentences < FEW_SENTENCES * documents:
         cause = (
             "probably sentences are not found: most documents have one "

@@ -157,6 +157,7 @@ def read_texts_and_paragraphs(
         # Filters see paragraphs as lines, before sentences are split.
         sentences_D = count_lines(text, ends_D) if cleaning.min_sentences else None
         reasons_D = filter_documents(cleaned, replaced, cleaning, sentences_D)
+        # A document that is empty only now is listed under what has emptied it.
         emptied_D = reasons_D == Reason.EMPTY
         reasons_D[emptied_D & left_D] = Reason.REMOVED_LINES
         reasons_D[emptied_D & had_text_D & ~left_D] = Reason.BOILERPLATE
@@ -240,6 +241,8 @@ def _cleaned(raw: _RawBlocks) -> Iterator[_CleanedBlock]:
     """The documents of a shard, about a megabyte at a time through all steps."""
     source = raw.corpus.sources[raw.shard.source]
     from_html = reader_named(source.reader).from_html if source.html is None else source.html
+    # Neither too large for the caches nor so small that the calls cost more than the work: long
+    # documents are cut into blocks, short ones joined.
     for group in grouped(_bounded(raw), lambda one: len(one[1].text), limit=STRIDE_BYTES):
         block, files_D = _joined(group)
         # Only where the source says so: for Wikipedia `html` is None and just entities are decoded.
