@@ -70,6 +70,9 @@ def make_negatives(table: StageTable, engine_options: list[str]) -> Artifact:
         for task, tables in loaded:
             for split, rows in tables.items():
                 texts = RankingTexts(rows)
+                # Retrieval is judged by ranking all passages, so only its training rows need
+                # negatives; a reranker orders a list, and has to be given one on dev and test as
+                # well.
                 mined: Sequence[Mined] = [Mined([], 0)] * len(rows)
                 if split == "train" or task.kind == "reranking":
                     mined = _mined(texts, model, config.negatives, output=table.output)
@@ -156,8 +159,12 @@ def _of_row(
     config: NegativesConfig,
 ) -> Mined:
     """The best of each ranking in turn, among what is clearly less close than the row's own."""
+    # A passage nearly as close as the row's own is perhaps right, too, and only not labelled so:
+    # learning that it is wrong would do harm. The margin is relative, since encoders use different
+    # parts of the scale of cosines; it is by vectors even where words rank.
     nearness = float(cosines_P[own])
     allowed_P: npt.NDArray[np.bool_] = cosines_P < nearness - config.margin * abs(nearness)
+    # Of those within the margin, all that are known to be relevant belong there: they are no doubt.
     close = int(np.count_nonzero(~allowed_P)) - sum(not allowed_P[one] for one in relevant)
     allowed_P[[*relevant]] = False
     orders = []
@@ -166,6 +173,8 @@ def _of_row(
         is_ranked_P = allowed_P if scores_P is cosines_P else allowed_P & (scores_P > 0)
         order = best_rows(np.where(is_ranked_P, scores_P, -np.inf), config.count)
         orders.append([number for number in order.tolist() if is_ranked_P[number]])
+    # The best by vectors, the best by words, the second best by vectors, …: both kinds of mistakes,
+    # however differently the two score.
     in_turn = (number for numbers in zip_longest(*orders) for number in numbers)
     chosen = dict.fromkeys(number for number in in_turn if number is not None)
     return Mined([*chosen][: config.count], close)

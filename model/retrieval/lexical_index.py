@@ -71,6 +71,8 @@ def analyzer(language: str) -> Analyzer:
     stopped = frozenset(term for word in listed for term in search_terms(word))
 
     def terms(text: str) -> list[str]:
+        # Stopwords go before stemming, as their lists have whole words: a stem may be that of a
+        # stopword and of a word that matters.
         found: list[str] = stem([term for term in search_terms(text) if term not in stopped])
         return found
 
@@ -82,6 +84,7 @@ def write_lexical_index(folder: Path, texts: Iterable[str], *, language: str) ->
     import bm25s
 
     terms, vocabulary = analyzer(language), dict[str, int]()
+    # As numbers, four bytes for each term: texts of a large collection would not fit into memory.
     passages = [
         array("i", [vocabulary.setdefault(term, len(vocabulary)) for term in terms(text)])
         for text in texts
@@ -119,6 +122,7 @@ class LexicalIndex:
     def scores(self, question: str) -> Scores:
         """[N] the score of every passage, 0 without a common term."""
         terms = self._terms(question)
+        # A term that no passage has can rank nothing, and has no number.
         known = [self._vocabulary[term] for term in terms if term in self._vocabulary]
         if not known:
             return np.zeros(self.passages, np.float32)

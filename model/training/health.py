@@ -197,14 +197,20 @@ class Deadline:
         """
         now = self.elapsed
         self._recent.append((now, step))
+        # The pace is that of the last few minutes, not of the whole run: a machine that has become
+        # slower stays slower more often than not.
         while len(self._recent) > 2 and now - self._recent[1][0] > PACE_SHARE * self.seconds:
             self._recent.popleft()
+        # First steps are slow and say little. After a decision the next one waits, so that a
+        # schedule is shortened a few times at most: each time is part of the record by which the
+        # run can be repeated.
         if now < max(DECIDING_SHARE * self.seconds, self._next):
             return end
         since, first = self._recent[0]
         # After a single step, from the beginning of this attempt.
         each = (now - since) / (step - first) if step > first else now - self.spent
         fitting = max(0, int((self.seconds - now) / max(each, 1e-9) - self.closing_steps))
+        # A little late is no reason to change the schedule.
         if end - step <= fitting * (1 + LATE_SHARE):
             return end
         self._next = now + PATIENCE * max(self.seconds - now, 0.0)
@@ -216,6 +222,8 @@ def shortening(schedule: Schedule, made: int, deadline: Deadline, world: World) 
 
     `made`: the steps made so far. Collective, so all ranks must call it.
     """
+    # Clocks of ranks differ by milliseconds, which might decide otherwise; ranks with schedules of
+    # different lengths would wait for one another for ever.
     end = world.broadcast(deadline.end(made, schedule.end))
     if end == schedule.end:
         return schedule

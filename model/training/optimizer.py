@@ -88,6 +88,9 @@ class Schedule:
         """The step of the schedule as planned whose rate `step` has."""
         if not self.shortened:
             return step
+        # A piecewise linear map from steps made to places in the schedule as planned. Each
+        # shortening ends a piece, and from its place on, the rest up to the planned end is spread
+        # over fewer steps: every piece aims at the planned end, and the last one reaches it.
         begin, end, place = 0, self.steps, 0.0
         for after, sooner in self.shortened:
             if after > step:
