@@ -144,8 +144,8 @@ class Evaluation:
             rank = f"{one.rank:,}" if one.rank else "none"
             lines += [
                 f"  {one.question}",
-                f"    right (rank {rank}): {beginning(one.right)}",
-                f"    found first: {beginning(one.found)}",
+                f"    right (rank {rank}): {on_one_line(one.right)}",
+                f"    found first: {on_one_line(one.found)}",
             ]
         return "\n".join(lines)
 
@@ -183,7 +183,7 @@ def in_percent(found: Interval) -> str:
     return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
-def beginning(text: str) -> str:
+def on_one_line(text: str) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]} …"
