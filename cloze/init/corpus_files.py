@@ -287,6 +287,11 @@ def _left_out(left: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind]) -
     for suffix, group in left.items():
         known = [file for file in group if file in kinds]
         if suffix.startswith(".") and len(group) > LISTED_FILES:
-            yield f"*{suffix} ({len(group):,} files, {kinds[known[0]].why}; {LEFT_OUT}"
+            reasons = Counter(kinds[file].why for file in known).most_common()
+            why = f", {reasons[0][0]}"
+            if len(reasons) > 1:
+                looked = "" if len(known) == len(group) else f" of {len(known):,} looked into"
+                why = f":{looked} {', '.join(f'{count:,} {one}' for one, count in reasons)}"
+            yield f"*{suffix} ({len(group):,} files{why}; {LEFT_OUT}"
         else:
             yield from (f"{_name(file)} ({kinds[file].why}; {LEFT_OUT}" for file in known)

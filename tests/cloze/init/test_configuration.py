@@ -183,6 +183,16 @@ def test_one_file_of_many_documents_is_not_one_document(tmp_path: Path) -> None:
     assert found.documents == pytest.approx(3000, rel=0.01)
 
 
+def test_every_reason_for_leaving_out_files_of_a_suffix_is_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(json.dumps({"text": ENGLISH}) + "\n")
+    for name, content in {"a": b"", "b": b"Text.", "c": b"Other.", "d": bytes(range(256))}.items():
+        (folder / f"{name}.txt").write_bytes(content)
+    said = json.dumps(init(str(folder)).data)
+    assert "*.txt (4 files: 2 plain text, 1 empty, 1 not text; left out)" in said
+
+
 def test_odd_files_of_a_corpus_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
