@@ -416,6 +416,7 @@ def partial_file(path: str) -> Iterator[str]:
     Unlike `temporary_beside`, it always has the same name, so that a command that was killed leaves
     nothing behind once it is repeated. `UsageError` if another process is writing it.
     """
+    refuse_device(path)
     temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial")
     with naming_full_disk(path):
         try:
@@ -444,11 +445,27 @@ def partial_file(path: str) -> Iterator[str]:
             os.close(handle)
 
 
+def refuse_device(path: str) -> None:
+    """Raise a `UsageError` if the local `path` is a device, a pipe, a socket or an open stream.
+
+    A file that replaced it would put an end to it: as root even to /dev/stdout, for all programs.
+    """
+    try:
+        # Even if a stream leads to a file, the link in /dev is not one.
+        is_stream = os.path.islink(path) and os.readlink(path).startswith("/proc/")
+        kind = os.stat(path).st_mode
+    except OSError:  # there is nothing yet, or only a broken link
+        return
+    if is_stream or not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise UsageError(f"{path}: a device, pipe or stream, expected the name of a file")
+
+
 def _replace(temporary: str, path: str, *, durable: bool = True) -> None:
     """Rename a file to `path`; if `durable`, a power cut leaves the old or the new content."""
     if durable:
         # Content before name: after a power cut, the name has the old content or the new one.
         flush(temporary)
+    refuse_device(path)
     os.replace(temporary, path)
     if durable:
         flush(os.path.dirname(path) or ".")

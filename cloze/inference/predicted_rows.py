@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from cloze.answer import array_lines
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.filesystem import partial_file
+from cloze.artifacts.filesystem import partial_file, refuse_device
 from cloze.artifacts.progress import say
 from cloze.model.inference.predict import Row
 
@@ -48,6 +48,7 @@ def form_of(output: Path, inputs: Iterable[Path], *, of_input: str = LINES) -> s
         raise UsageError(f"--output {output}: no folder {output.parent}; make it first")
     if output.is_dir():
         raise UsageError(f"--output {output}: is a folder; expected a file's name")
+    refuse_device(str(output))
     if output.exists() and any(output.samefile(one) for one in inputs):
         raise UsageError(f"--output {output}: is the input; choose another name")
     return form

@@ -131,3 +131,27 @@ def test_a_file_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cafe.txt").write_text("text")
     kept = find_files(str(tmp_path), exclude=["caf\ufffd.txt"])
     assert [Path(file.path).name for file in kept] == ["cafe.txt"]
+
+
+def test_no_file_takes_the_place_of_a_device_a_pipe_or_a_stream(tmp_path: Path) -> None:
+    """As root, it would even be that of /dev/stdout, for every program of the machine."""
+    pipe, stream, plain = (tmp_path / name for name in ("pipe", "stream", "plain"))
+    os.mkfifo(pipe)
+    plain.write_text("before")
+    with plain.open("a") as open_file:
+        stream.symlink_to(f"/proc/self/fd/{open_file.fileno()}")
+        for path in (pipe, stream):
+            with pytest.raises(UsageError, match="a device, pipe or stream, expected the name"):
+                filesystem.write_bytes(str(path), b"after")
+            with (
+                pytest.raises(UsageError, match="a device, pipe or stream, expected the name"),
+                filesystem.partial_file(str(path)),
+            ):
+                pytest.fail("nothing is computed for it")
+    assert pipe.is_fifo()
+    assert stream.is_symlink()
+    assert plain.read_text() == "before"
+    assert {*tmp_path.iterdir()} == {pipe, stream, plain}
+    (tmp_path / "link").symlink_to(plain)
+    filesystem.write_bytes(str(tmp_path / "link"), b"after")
+    assert ((tmp_path / "link").read_text(), plain.read_text()) == ("after", "before")

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import io
 import json
+import os
 import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -350,3 +351,14 @@ def test_a_column_called_probabilities_gives_way_to_the_predicted_ones_and_this_
     assert [float(row[3]) + float(row[4]) for row in rows] == pytest.approx([1, 1], abs=1e-5)
     said = f"{path}: its columns probabilities are replaced by those predicted"
     assert said in capsys.readouterr().err
+
+
+def test_predictions_do_not_take_the_place_of_a_pipe(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text("text_a\na list\n")
+    os.mkfifo(tmp_path / "out.csv")
+    given = ["predict", model, str(tmp_path / "rows.csv"), "--output", str(tmp_path / "out.csv")]
+    assert exit_code(given) == 2
+    assert "out.csv: a device, pipe or stream, expected the name" in capsys.readouterr().err
+    assert (tmp_path / "out.csv").is_fifo()
