@@ -16,6 +16,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,12 +70,18 @@ class Side:
             return measuring.measure(command, cores=cores, cwd=self.root)
 
 
+def shares(of: Mapping[str, float]) -> dict[str, float]:
+    """The ratios of one installation's medians."""
+    return {name: round(of[case] / of[beside], 2) for name, (case, beside) in RATIOS.items()}
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = measuring.Arguments(__doc__, output="startup.json", rounds=3, earlier="")
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     result: dict[str, object] = {"machine": measuring.machine(), "rounds": arguments.rounds}
+    names = list(dict.fromkeys(name for pair in RATIOS.values() for name in pair))
     with tempfile.TemporaryDirectory() as kept:
         sides = [Side("now", sys.executable, ROOT, Path(kept) / "now")]
         if arguments.earlier:
@@ -83,27 +90,29 @@ def main() -> None:
             sides.append(Side("earlier", str(python), python.parents[2], Path(kept) / "earlier"))
         for side in sides:
             side.measure("nothing to do")  # this once, it has everything to do
-        names = list(dict.fromkeys(name for pair in RATIOS.values() for name in pair))
-        cases = [(side, case) for case in names for side in sides]
+        cases = {f"{case}, {side.name}": (side, case) for case in names for side in sides}
         found = measuring.in_turns(
-            cases, lambda one: one[0].measure(one[1]), rounds=arguments.rounds
+            cases, lambda label: Side.measure(*cases[label]), rounds=arguments.rounds
         )
-    seconds: dict[str, dict[str, float]] = {side.name: {} for side in sides}
-    for (side, case), measured in found.items():
-        seconds[side.name][case] = round(statistics.median(one.cpu for one in measured), 2)
-    ratios = {
-        side: {name: round(of[a] / of[b], 2) for name, (a, b) in RATIOS.items()}
-        for side, of in seconds.items()
-    }
-    walls = {
-        f"{side.name} {case}": round(statistics.median(one.wall for one in measured), 1)
-        for (side, case), measured in found.items()
-    }
-    result |= {"processor_seconds": seconds, "ratios": ratios, "wall_seconds": walls}
-    if arguments.earlier:
-        now, then = seconds["now"], seconds["earlier"]
-        result["share_of_earlier"] = {case: round(now[case] / then[case], 2) for case in now}
-    print(result, file=sys.stderr)
+    for clock, field in (("processor", "cpu"), ("wall", "wall")):
+        medians: dict[str, dict[str, float]] = {side.name: {} for side in sides}
+        for label, (side, case) in cases.items():
+            medians[side.name][case] = statistics.median(getattr(m, field) for m in found[label])
+        now = medians["now"]
+        columns = {
+            side: {c: round(took, 2) for c, took in of.items()} for side, of in medians.items()
+        }
+        compared = {side: shares(of) for side, of in medians.items()}
+        if arguments.earlier:
+            columns["now / earlier"] = {c: round(now[c] / medians["earlier"][c], 2) for c in now}
+        result[clock] = {"seconds": columns, "ratios": compared}
+        rows = [(case, *(of[case] for of in columns.values())) for case in names]
+        print(measuring.markdown((f"{clock} seconds", *columns), rows), end="\n\n")
+        rows = [
+            (" / ".join(pair), *(of[name] for of in compared.values()))
+            for name, pair in RATIOS.items()
+        ]
+        print(measuring.markdown((f"{clock} ratios", *compared), rows), end="\n\n")
     measuring.write_result(arguments.output, result)
 
 
