@@ -67,7 +67,7 @@ def load(
     """
     from cloze.flows.workspace import workspace as open_workspace
     from cloze.model.inference.load import load_model
-    from cloze.options import vectors_directory
+    from cloze.named import vectors_directory
 
     directory = vectors_directory(str(model), open_workspace(str(workspace)))
     return load_model(directory, device=device, precision=precision, attention=attention)
@@ -92,7 +92,7 @@ def load_task(
     """
     from cloze.flows.workspace import workspace as open_workspace
     from cloze.model.inference.predict import load_predictor
-    from cloze.options import model_directory
+    from cloze.named import model_directory
 
     directory = model_directory(str(model), open_workspace(str(workspace)), stage="finetune")
     return load_predictor(

@@ -7,6 +7,7 @@ Exit codes: 0 success, 1 failure, 2 usage or configuration error, 130 interrupte
 A subcommand's module is imported only when it runs. A user's mistake never produces a traceback.
 """
 
+import gc
 import json
 import os
 import sys
@@ -248,9 +249,14 @@ def _exit_code(arguments: list[str], stopped: Callable[[], BaseException | None]
     try:
         app = application()
         require_values(app, arguments)
-        answer = app(
-            arguments, result_action="return_value", print_error=False, exit_on_error=False
+        # This imports the subcommand's module, and with it most of what it needs.
+        command, bound, _ = app.parse_args(
+            arguments, print_error=False, exit_on_error=False
         )
+        if not gc.isenabled():  # as cloze/__main__.py left it; in other programs it is not ours
+            gc.freeze()  # what has been imported stays until the end
+            gc.enable()
+        answer = command(*bound.args, **bound.kwargs)
         if not isinstance(answer, Answer):
             return 0
         print_lines([str(answer)])

@@ -1,11 +1,9 @@
-"""Options shared by the subcommands, and what they name: configurations, artifacts, models.
+"""Options shared by the subcommands, and the configurations that they name.
 
-In:  the command line: `--set pretrain.steps=100`, `demo`, `demo/examples`,
-     `runs/artifacts/examples/1f…`.
-Out: `RunConfig` and `MachineConfig`; the artifact, or the model's directory.
+In:  the command line: a configuration's file, `--on FILE`, `--set pretrain.steps=100`.
+Out: `RunConfig` and `MachineConfig`.
 """
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,24 +13,14 @@ from typing import Annotated, ParamSpec, TypeVar
 
 from cyclopts import Parameter
 
-from cloze.artifacts import filesystem
 from cloze.artifacts.config import flat, override, parse, read_toml, with_value
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.filesystem import located
-from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.progress import say
-from cloze.artifacts.store import Artifact, open_artifact
 from cloze.flows.config import MachineConfig, RunConfig, for_this_processor
 from cloze.flows.locks import in_use
-from cloze.flows.workspace import (
-    RECORD_NAME,
-    Workspace,
-    list_runs,
-    read_record,
-    run_artifact,
-    workspace,
-)
+from cloze.flows.workspace import Workspace, list_runs, workspace
 from cloze.model.config import TrainingMachine
+from cloze.named import model_directory, named_artifact
 
 ConfigPath = Annotated[Path, Parameter(help="The run's configuration (TOML).")]
 RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
@@ -141,9 +129,6 @@ def _is_of_the_machine(assignment: str) -> bool:
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
-ADAPTED = "adapted"
-"""The encoder that `cloze adapt` kept, among the artifacts of a run."""
-
 PLACE = Place()
 TARGET = Target()
 """The defaults."""
@@ -160,71 +145,3 @@ def reading_artifacts(command: Callable[Options, Result]) -> Callable[Options, R
             return command(*arguments, **options)
 
     return read
-
-
-def named_artifact(name: str, workspace: Workspace) -> Artifact:
-    """The artifact in the directory `name`, or the one named `RUN/STAGE`."""
-    path = os.path.expanduser(name)
-    if filesystem.exists(filesystem.join(path, MANIFEST_NAME)):
-        return open_artifact(path)
-    run, slash, stage = name.partition("/")
-    if slash and run in list_runs(workspace):
-        return run_artifact(workspace, run, stage=stage)
-    if name in list_runs(workspace):
-        stages = ", ".join(f"{name}/{stage}" for stage in read_record(workspace, name).stages)
-        raise UsageError(
-            f"{name}: this is a run; name one of its artifacts: {stages or 'it has none yet'}"
-        )
-    raise UsageError(
-        f"{name}: neither the directory of a finished artifact nor RUN/STAGE; "
-        f"runs in {workspace.root}: {', '.join(list_runs(workspace)) or 'none'}"
-    )
-
-
-def vectors_directory(name: str, workspace: Workspace) -> str:
-    """Like `model_directory`, but for a run that trained an encoder for retrieval, that encoder.
-
-    After `cloze adapt` it is the one that was kept.
-    """
-    if name in list_runs(workspace):
-        record = read_record(workspace, name)
-        if ADAPTED in record.stages:
-            return run_artifact(workspace, name, stage=ADAPTED).directory
-        run = RunConfig.model_validate(record.config)
-        kinds = {task.kind for task in run.finetune.tasks}
-        if "retrieval" in kinds and "finetune" in record.stages and run.finetune.save != "none":
-            return run_artifact(workspace, name, stage="finetune").directory
-    return model_directory(name, workspace)
-
-
-def lasting_name(model: str, workspace: Workspace) -> str:
-    """`model` as it can be written to a file: a run's name, or a path from wherever it is read."""
-    return model if not model or model in list_runs(workspace) else located(model)
-
-
-def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain") -> str:
-    """The directory of a model: the output of a run's `stage`, or the directory `name` itself."""
-    if not name.strip():
-        raise UsageError("no model is named; expected a run's name or a model's directory")
-    # A run comes before a folder of the same name.
-    if name in list_runs(workspace):
-        record = read_record(workspace, name)
-        if stage == "pretrain" and ADAPTED in record.stages:
-            return run_artifact(workspace, name, stage=ADAPTED).directory
-        given = flat(record.config).get("finetune.encoder")
-        if stage == "pretrain" and given:  # a run without a corpus, which started from this encoder
-            return str(given)
-        return run_artifact(workspace, name, stage=stage).directory
-    path = os.path.expanduser(name)
-    if filesystem.exists(filesystem.join(path, RECORD_NAME)):
-        folder, run = os.path.split(os.path.normpath(path))
-        raise UsageError(
-            f"{name}: a run's folder, which contains no model; use the run's name, {run}, "
-            f"with --workspace {folder or '.'} if that is not {workspace.root}"
-        )
-    if filesystem.exists(path):
-        return path
-    raise UsageError(
-        f"{name}: no run of this name in {workspace.root}, and no such directory; "
-        f"runs there: {', '.join(list_runs(workspace)) or 'none'}"
-    )

@@ -50,7 +50,8 @@ from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import Look, look
 from cloze.init.initial_model import MINUTES, InitialModel
 from cloze.init.labelled_files import labelled_files
-from cloze.options import TARGET, Target, lasting_name, model_directory
+from cloze.named import lasting_name, model_directory
+from cloze.options import TARGET, Target
 
 TRIAL_STEPS, TRIAL_BATCHES = 3, 1
 """Steps that are made to time them; of pairs, batches, which take as long as many steps."""

@@ -33,7 +33,7 @@ from cloze.model.retrieval.questions import Question, find_gold, read_questions
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import Wanted
 from cloze.model.tasks.ranking import RankingTexts
-from cloze.options import ADAPTED
+from cloze.named import ADAPTED
 
 FORMAT_VERSION = 1
 

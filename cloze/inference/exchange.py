@@ -18,7 +18,8 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.input_texts import ModelName
-from cloze.options import PLACE, Place, model_directory, reading_artifacts
+from cloze.named import model_directory
+from cloze.options import PLACE, Place, reading_artifacts
 
 if TYPE_CHECKING:
     from cloze.model.inference.onnx import MeasuredGraph

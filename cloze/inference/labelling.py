@@ -29,7 +29,8 @@ from cloze.inference.predicted_rows import lines_of
 from cloze.model.tasks.files.json_rows import as_json
 from cloze.model.tasks.files.table_files import file_rows, read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
-from cloze.options import PLACE, Place, model_directory, reading_artifacts
+from cloze.named import model_directory
+from cloze.options import PLACE, Place, reading_artifacts
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression

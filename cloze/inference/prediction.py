@@ -37,7 +37,8 @@ from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
 from cloze.model.inference.task_file import TaskFile, to_score
 from cloze.model.tasks.files.conll import DOCUMENT_START
-from cloze.options import PLACE, Place, model_directory, reading_artifacts
+from cloze.named import model_directory
+from cloze.options import PLACE, Place, reading_artifacts
 
 
 @reading_artifacts

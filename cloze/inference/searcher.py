@@ -49,7 +49,7 @@ from cloze.model.retrieval.passage_index import (
     open_vectors,
 )
 from cloze.model.retrieval.reranker import Reranker, load_reranker
-from cloze.options import model_directory, vectors_directory
+from cloze.named import model_directory, vectors_directory
 
 MOST_QUESTIONS, MOST_SCORES = 64, 1 << 25
 """Questions answered together, and scores kept for them: 128 MB for each ranking."""

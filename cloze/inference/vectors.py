@@ -29,7 +29,8 @@ from cloze.model.encoder.precision import Precision
 from cloze.model.inference.ranks import load_over_ranks
 from cloze.model.retrieval import passage_index
 from cloze.model.retrieval.passage_index import Passage, Vectors
-from cloze.options import PLACE, Place, reading_artifacts, vectors_directory
+from cloze.named import vectors_directory
+from cloze.options import PLACE, Place, reading_artifacts
 from cloze.pipeline.text.account import Account
 
 

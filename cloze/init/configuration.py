@@ -33,7 +33,8 @@ from cloze.init.corpus_samples import TABLES, Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import DELIMITED, LabelledFiles, labelled_files
 from cloze.init.language_rules import language_rules
-from cloze.options import PLACE, Place, lasting_name, model_directory
+from cloze.named import lasting_name, model_directory
+from cloze.options import PLACE, Place
 
 Name = Annotated[str, Parameter(help="Name of the run; by default that of the corpus.")]
 

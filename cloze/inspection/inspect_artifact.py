@@ -23,7 +23,8 @@ from cloze.artifacts.results import TRAIN
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import DROPPED_NAME, LINES_NAME, DocumentRow, ExampleRow
 from cloze.artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
-from cloze.options import PLACE, Place, named_artifact, reading_artifacts
+from cloze.named import named_artifact
+from cloze.options import PLACE, Place, reading_artifacts
 
 WITH_ROWS = ("tokens", "examples")
 STAGES = {"--split": WITH_ROWS, "--document": ("tokens",), "--dropped": ("tokens",)}

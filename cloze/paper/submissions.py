@@ -13,7 +13,8 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import write_bytes
 from cloze.artifacts.progress import say
 from cloze.artifacts.store import open_artifact
-from cloze.options import PLACE, Place, model_directory, reading_artifacts
+from cloze.named import model_directory
+from cloze.options import PLACE, Place, reading_artifacts
 
 PREFIX = "submissions/"
 GLUE = "glue"

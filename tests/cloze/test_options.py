@@ -7,7 +7,8 @@ import pytest
 from cloze.artifacts.errors import UsageError
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.workspace import RunRecord, workspace, write_record
-from cloze.options import Target, model_directory, named_artifact
+from cloze.named import model_directory, named_artifact
+from cloze.options import Target
 from tests.conftest import SMOKE
 
 CONFIG = Path(SMOKE[0])
