@@ -31,6 +31,11 @@ def offsets_of(lengths_N: Int64s) -> Offsets:
     return np.concatenate(([0], np.cumsum(lengths_N, dtype=np.int64)))
 
 
+def starts_of(lengths_N: Int64s) -> Offsets:
+    """The start of each of N consecutive ranges, (N,)."""
+    return offsets_of(lengths_N)[:-1]
+
+
 def concatenated(texts: Sequence[bytes]) -> tuple[Bytes, Offsets]:
     """The bytes of N texts, and the end of each: (N,)."""
     ends_N = np.cumsum([len(text) for text in texts], dtype=np.int64)

@@ -26,7 +26,13 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from cloze.artifacts import filesystem
-from cloze.artifacts.arrays import digest_array, digest_bytes, digest_halves, is_first_of_equals
+from cloze.artifacts.arrays import (
+    digest_array,
+    digest_bytes,
+    digest_halves,
+    is_first_of_equals,
+    starts_of,
+)
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
@@ -269,7 +275,7 @@ def draw_sample(
     tail_share = corpus.heldout_share if division.rule == "tails" else 0.0
     sizes = pc.binary_length(candidates["text"]).to_numpy()[once]
     # a document that begins before the limit is taken whole
-    chosen = once[np.cumsum(sizes) - sizes < wanted_bytes]
+    chosen = once[starts_of(sizes) < wanted_bytes]
     start = 0
     for table in tables:
         mine = chosen[(chosen >= start) & (chosen < start + len(table))] - start

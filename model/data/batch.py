@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from cloze.artifacts.arrays import offsets_of, starts_of
 from cloze.artifacts.errors import UsageError
 
 # B sequences, T tokens of all sequences, M masked tokens of all sequences
@@ -259,7 +260,7 @@ def pack_sequences(examples: Sequence[Example]) -> PackedBatch:
     lengths = np.array([len(example.input_ids) for example in examples], np.int64)
     if not len(lengths) or lengths.min() == 0:
         raise UsageError("cannot pack: no sequences, or an empty one; each needs at least [CLS]")
-    starts = np.cumsum(lengths) - lengths
+    starts = starts_of(lengths)
     segment_a = [
         length if example.segment_a_length is None else example.segment_a_length
         for example, length in zip(examples, lengths, strict=True)
@@ -299,7 +300,7 @@ def packed_batch(
         # type 1 from the end of segment A on
         token_type_ids=tensor(position_ids >= np.repeat(segment_a_lengths, lengths)),
         position_ids=tensor(position_ids),
-        cu_seqlens=torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)),
+        cu_seqlens=torch.from_numpy(offsets_of(lengths).astype(np.int32)),
         max_seqlen=int(lengths.max()),
         masked_lm_positions=tensor(masked_lm_positions),
         masked_lm_ids=tensor(masked_lm_ids),

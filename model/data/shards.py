@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cloze.artifacts.arrays import starts_of
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_schema
@@ -43,7 +44,7 @@ class Sizes:
         """[N] sum of the squared document lengths of each example: the work of attention."""
         # Sums from each example's first document to the next one's. `reduceat` relies on every
         # example having at least one: for an empty range it would return the next example's value.
-        first_N = np.cumsum(self.document_counts) - self.document_counts
+        first_N = starts_of(self.document_counts)
         squared_N: Int64 = np.add.reduceat(self.document_lengths**2, first_N)
         return squared_N
 
@@ -60,7 +61,7 @@ class Examples(Sizes):
     @property
     def masked_places(self) -> Int64:
         """[M] positions of the masked tokens among the T tokens."""
-        starts = np.cumsum(self.lengths) - self.lengths
+        starts = starts_of(self.lengths)
         return np.repeat(starts, self.masked_counts) + self.masked_lm_positions
 
 
@@ -145,7 +146,7 @@ class ExampleShards:
             # Another pass, as a row's place here depends on the counts of all rows before it,
             # whatever their shards.
             document_lengths = np.empty(int(documents.sum()), np.int64)
-            first = np.cumsum(documents) - documents
+            first = starts_of(documents)
             for at, shard in self._by_shard(copy, shards):
                 assert shard.document_lengths is not None
                 shard.document_lengths.copy(rows[at], document_lengths, starts=first[at])
@@ -157,8 +158,8 @@ class ExampleShards:
         # of every row go in the result, so each array is allocated once, and the rows of a shard
         # go straight to their places: nothing is joined or sorted back.
         sizes = self.sizes(copy, shards, rows)
-        starts = np.cumsum(sizes.lengths) - sizes.lengths
-        masked_starts = np.cumsum(sizes.masked_counts) - sizes.masked_counts
+        starts = starts_of(sizes.lengths)
+        masked_starts = starts_of(sizes.masked_counts)
         id_type = self._schema.field("input_ids").type.value_type.to_pandas_dtype()
         input_ids = np.empty(int(sizes.lengths.sum()), id_type)
         positions = np.empty(int(sizes.masked_counts.sum()), np.int64)
@@ -213,11 +214,11 @@ def select(examples: Examples, order: Int64) -> Examples:
     """The examples at `order`, in that order."""
     lengths, masked_counts = examples.lengths[order], examples.masked_counts[order]
     # Where the tokens, the masked tokens and the documents of each chosen example begin.
-    starts = np.cumsum(examples.lengths)[order] - lengths
-    masked_starts = np.cumsum(examples.masked_counts)[order] - masked_counts
+    starts = starts_of(examples.lengths)[order]
+    masked_starts = starts_of(examples.masked_counts)[order]
     masked = ragged_indices(masked_starts, masked_counts)
     document_counts = examples.document_counts[order]
-    first = np.cumsum(examples.document_counts)[order] - document_counts
+    first = starts_of(examples.document_counts)[order]
     return Examples(
         lengths=lengths,
         masked_counts=masked_counts,

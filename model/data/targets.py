@@ -20,6 +20,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from cloze.artifacts.arrays import starts_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.rng import Replacement, address, draw
 from cloze.artifacts.store import Artifact
@@ -55,7 +56,7 @@ class DynamicMasking:
         """`examples` with new masks; `numbers[i]` addresses example i's draws."""
         lengths, counts = examples.lengths, examples.masked_counts
         # [N] first token of each example; [T] the example of each token, and its place there.
-        starts = np.cumsum(lengths) - lengths
+        starts = starts_of(lengths)
         example_of_token = np.repeat(np.arange(len(examples)), lengths)
         place = ragged_indices(0, lengths)
         # a number of its own for every (example, token), hence a draw of its own

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cloze.artifacts.arrays import starts_of
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import PackedBatch
 from cloze.model.encoder.bert import Layer, side_by_side
@@ -84,7 +85,7 @@ class PackedLayers:
         room = torch.empty(native("encoding_room", tokens, *sizes), dtype=torch.uint8)
         lengths = batch.lengths
         # As in `GroupedAttention`, without dropout.
-        starts, unused = np.cumsum(lengths) - lengths, np.zeros_like(lengths)
+        starts, unused = starts_of(lengths), np.zeros_like(lengths)
         places = torch.from_numpy(np.stack((starts, lengths, unused, unused)))
         native(
             "encode",

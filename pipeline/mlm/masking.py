@@ -19,7 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cloze.artifacts.arrays import Int64s, Mask, TokenIds, UInt64s, offsets_of
+from cloze.artifacts.arrays import (
+    Int64s,
+    Mask,
+    TokenIds,
+    UInt64s,
+    offsets_of,
+    starts_of,
+)
 from cloze.artifacts.rng import Replacement, below, draw, high_half, low_half
 from cloze.pipeline.config.settings import MaskingConfig
 
@@ -301,7 +308,7 @@ def mask_spans(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks:
         # take its free tokens while there is room
         sizes = end - begin
         row = np.repeat(np.arange(len(example)), sizes)
-        token = np.arange(len(row)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+        token = np.arange(len(row)) + np.repeat(begin - starts_of(sizes), sizes)
         free = np.flatnonzero(span_T[token] < 0)
         token, row = token[free], row[free]
         # The rank of each free token within its row, to stop where the row's budget ends.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cloze.artifacts.arrays import starts_of
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import PackedBatch, ladder, on
 from cloze.model.encoder.operations.autograd import Context, apply
@@ -167,7 +168,7 @@ def group_sequences(lengths: Lengths, *, heads: int, device: torch.device = CPU)
     with the next shorter sequences, the last one with empty sequences.
     """
     order = np.argsort(-lengths, kind="stable")
-    starts = np.concatenate(([0], np.cumsum(lengths)))[:-1]
+    starts = starts_of(lengths)
     groups: list[Group] = []
     score = taken = 0
     for end in (*cuts(lengths[order], heads=heads), len(order)):
@@ -298,7 +299,7 @@ class GroupedAttention:
         self.lengths = batch.lengths
         self.cosine, self.sine = angles(batch, config, theta)
         # [4, B]: first token and length of each sequence.
-        starts, unused = np.cumsum(self.lengths) - self.lengths, np.zeros_like(self.lengths)
+        starts, unused = starts_of(self.lengths), np.zeros_like(self.lengths)
         # As `_drawn_places`, without dropout.
         self._places = torch.from_numpy(np.stack((starts, self.lengths, unused, unused)))
 
