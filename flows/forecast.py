@@ -20,7 +20,7 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.store import open_artifact
 from cloze.flows.config import MachineConfig, RatesConfig, RunConfig
 from cloze.model.config import EncoderConfig
-from cloze.pipeline.config.settings import BUCKET_BYTES, MOST_BUCKETS, ExamplesConfig
+from cloze.pipeline.config.settings import ExamplesConfig, bucket_bits
 
 WORD_PIECES_PER_BYTE = 0.217
 """Tokens per byte of text."""
@@ -224,9 +224,7 @@ def forecast_corpus(
     documents = text_bytes / MEAN_DOCUMENT
     # Each document crosses the shuffle once, packed, and with a row of facts.
     moved = text_bytes * PACKED_RATIO + documents * ROW_BYTES
-    wanted = max(int(min(text_bytes / BUCKET_BYTES, MOST_BUCKETS)), 1)
-    # rounded down to a power of two
-    buckets = 1 << (wanted.bit_length() - 1)
+    buckets = 1 << bucket_bits(documents, text_bytes)
     # the fullest bucket or disk: the largest of n normal draws is sqrt(2 ln n) deviations off
     # A bucket has documents / buckets documents in the mean, a Poisson number of them, each of
     # random size: the relative deviation of such a sum is √((v² + 1) / mean), v that of a

@@ -30,7 +30,7 @@ from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.manifest import FileEntry
-from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
@@ -40,7 +40,6 @@ from cloze.artifacts.store import (
     all_finished,
     clear_work,
     commit,
-    finished_files,
     put_local_file,
     scratch_directory,
 )
@@ -49,7 +48,7 @@ from cloze.pipeline.config.settings import BoilerplateConfig, BoilerplateStage, 
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
 from cloze.pipeline.runner.execution import Runner
-from cloze.pipeline.runner.graph import WorkQueue, for_each
+from cloze.pipeline.runner.graph import WorkQueue
 from cloze.pipeline.text.recurring import (
     ALWAYS_KEPT,
     LAST_RANK,
@@ -104,13 +103,10 @@ def make_line_list(table: StageTable, options: list[str]) -> Artifact:
     files = CorpusFiles(stage.corpus, table.output)
     sources = stage.corpus.sources
     shards = [shard for shard in files.shards() if sources[shard.source].boilerplate]
-    finished = finished_files(table.output, list(map(runs_name, shards)))
-    missing = [shard for shard in shards if runs_name(shard) not in finished]
-    if missing:
-        count = partial(write_line_runs, stage=stage, output=table.output)
-        total = sum(shard.megabytes for shard in missing)
-        progress = Progress("boilerplate", total=total, unit="MB")
-        Runner.of(table, options).run(for_each(missing, count, label="Count"), progress)
+    count = partial(write_line_runs, stage=stage, output=table.output)
+    Runner.of(table, options).finish(
+        shards, count, name_of=runs_name, progress="boilerplate", label="Count"
+    )
     files.require_unchanged()
     by_source = {
         number: SourceLines(

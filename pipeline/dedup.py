@@ -40,7 +40,7 @@ from cloze.artifacts.arrays import (
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
-from cloze.artifacts.progress import Progress, say
+from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
@@ -50,7 +50,6 @@ from cloze.artifacts.store import (
     all_finished,
     clear_work,
     commit,
-    finished_files,
     put_local_file,
     scratch_directory,
 )
@@ -58,7 +57,7 @@ from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.pipeline.config.settings import DedupStage, NearDuplicatesConfig
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
 from cloze.pipeline.runner.execution import Runner
-from cloze.pipeline.runner.graph import WorkQueue, for_each
+from cloze.pipeline.runner.graph import WorkQueue
 from cloze.pipeline.text.duplicates import (
     ShingleSets,
     band_keys,
@@ -162,16 +161,13 @@ def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     search = DuplicateSearch(stage, table.output)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()
-    names = list(map(candidates_name, shards))
-    finished = finished_files(table.output, names)
-    missing = [shard for shard in shards if candidates_name(shard) not in finished]
-    # Only for shards without a file of candidates from an earlier attempt.
-    if missing:
-        job = for_each(missing, partial(write_candidates, search=search), label="Search")
-        total = sum(shard.megabytes for shard in missing)
-        Runner.of(table, options).run(job, Progress("dedup", total=total, unit="MB"))
+    write = partial(write_candidates, search=search)
+    Runner.of(table, options).finish(
+        shards, write, name_of=candidates_name, progress="dedup", label="Search"
+    )
     files.require_unchanged()
     with scratch_directory(table.output) as scratch, naming_full_disk(scratch):
+        names = list(map(candidates_name, shards))
         found = CandidateFiles(table.output, names, bands=search.bands, scratch=scratch)
         distinct = found.documents.distinct()
         listed = drop_list(found, distinct, stage.dedup.near_duplicates)

@@ -24,7 +24,7 @@ from cloze.artifacts.progress import say
 from cloze.model.config import TrainingMachine
 from cloze.model.hardware import has_gpu
 
-BUCKET_BYTES = 25 << 20
+GRADIENT_BUCKET_BYTES = 25 << 20
 """Bucket size, as in torch's DistributedDataParallel: large enough for full bandwidth, small enough
 for the first reduction to start early in the backward pass."""
 
@@ -114,7 +114,7 @@ class World:
 
 
 def gradient_buckets(
-    parameters: Iterable[Parameter], *, bucket_bytes: int = BUCKET_BYTES
+    parameters: Iterable[Parameter], *, bucket_bytes: int = GRADIENT_BUCKET_BYTES
 ) -> list[list[Parameter]]:
     """The parameters in the order of their gradients, in buckets of about `bucket_bytes`.
 

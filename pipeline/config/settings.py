@@ -5,6 +5,7 @@ Out: one frozen `Config` per table; one frozen `StageConfig` per stage, with its
      version; the machine settings.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
@@ -15,6 +16,13 @@ from cloze.pipeline.config.presets import known_language, known_preset, with_pre
 
 BUCKET_BYTES, MOST_BUCKETS = 4 << 20, 1 << 16
 """Least text in a bucket of tokens, which is one task of the next stage; and most buckets."""
+
+DOCUMENTS_PER_BUCKET = 650
+"""Average, so that hardly any bucket has fewer than 500: the source of random next sentences."""
+
+MOST_BUCKET_BYTES = 64 << 20
+"""Most text in a bucket, however few documents that is: a worker loads it whole, and needs about
+five times as much memory."""
 
 LineBreak = Literal["sentence", "paragraph", "detect"]
 
@@ -38,6 +46,16 @@ format, write a `Reader` in a module of its own and name it here."""
 PACKAGE_READERS = frozenset({"docstrings"})
 """Readers of installed distributions (`packages`) instead of files (`path`); they alone yield the
 pairs of `pairs.kind = "signature"`."""
+
+
+def bucket_bits(documents: float, text_bytes: float) -> int:
+    """Bits of a bucket number in a split of this size."""
+    # Few documents or little text: fewer buckets, each with enough documents for random next
+    # sentences. But no bucket larger than a worker can load.
+    wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
+    least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
+    # Down to a power of two for what is wanted, up for what is necessary.
+    return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))
 
 
 def _known_reader(name: str) -> str:

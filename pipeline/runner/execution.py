@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -28,13 +28,15 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.runtime.temporary import temporaries_of_libraries, temporary_directory
 from cloze.artifacts.stage import StageTable
-from cloze.artifacts.store import WORK
+from cloze.artifacts.store import WORK, finished_files
 from cloze.pipeline.config.settings import PipelineMachine
+from cloze.pipeline.readers.input_shards import InputShard
 from cloze.pipeline.runner.graph import (
     Build,
     LastCollection,
     ReportReader,
     WorkQueue,
+    for_each,
     job_error,
     stalled,
 )
@@ -110,6 +112,28 @@ class Runner:
             from cloze.pipeline.runner.local_runner import run_supervised
 
             run_supervised(job, machine=machine, options=options, reader=reader, scratch=scratch)
+
+    def finish(
+        self,
+        shards: Sequence[InputShard],
+        make: Callable[..., object],
+        *,
+        name_of: Callable[[InputShard], str],
+        progress: str,
+        label: str,
+    ) -> None:
+        """Make the file of each shard that no earlier attempt has left in the artifact.
+
+        `name_of` names it there; `make` is called with a shard, and with the queue as `queue`;
+        `progress` is shown before the megabytes, `label` names the step.
+        """
+        finished = finished_files(self.output, list(map(name_of, shards)))
+        missing = [shard for shard in shards if name_of(shard) not in finished]
+        if missing:
+            total = sum(shard.megabytes for shard in missing)
+            self.run(
+                for_each(missing, make, label=label), Progress(progress, total=total, unit="MB")
+            )
 
 
 def scratch_parent() -> str:

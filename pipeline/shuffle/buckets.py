@@ -17,7 +17,6 @@ several machines documents go through the engine's shuffle (beam_group_by_key.py
 """
 
 import hashlib
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -42,7 +41,7 @@ from cloze.artifacts.store import (
     put_local_file,
 )
 from cloze.artifacts.tables import ipc_bytes, tokens_name, tokens_schema
-from cloze.pipeline.config.settings import BUCKET_BYTES, MOST_BUCKETS, TokensStage
+from cloze.pipeline.config.settings import TokensStage, bucket_bits
 from cloze.pipeline.mlm.statistics import count_tokens
 from cloze.pipeline.text.duplicates import read_drop_list
 from cloze.pipeline.text.splits import (
@@ -56,13 +55,6 @@ from cloze.pipeline.text.splits import (
 
 MINIMUM_VALUES = 4096
 """k: the estimated number of documents is accurate to 2 %."""
-
-DOCUMENTS_PER_BUCKET = 650
-"""Average, so that hardly any bucket has fewer than 500: the source of random next sentences."""
-
-MOST_BUCKET_BYTES = 64 << 20
-"""Most text in a bucket, however few documents that is: a worker loads it whole, and needs about
-five times as much memory."""
 
 MOST_GROUPS = 1024
 
@@ -106,16 +98,6 @@ class Cardinality:
             # unbiased.
             documents = (MINIMUM_VALUES - 1) / (float(self.keys_D[-1]) / 2.0**64)
         return bucket_bits(documents, documents * float(self.bytes_D.mean()))
-
-
-def bucket_bits(documents: float, text_bytes: float) -> int:
-    """Bits of a bucket number in a split of this size."""
-    # Few documents or little text: fewer buckets, each with enough documents for random next
-    # sentences. But no bucket larger than a worker can load.
-    wanted = min(documents / DOCUMENTS_PER_BUCKET, text_bytes / BUCKET_BYTES, MOST_BUCKETS)
-    least = min(text_bytes / MOST_BUCKET_BYTES, MOST_BUCKETS)
-    # Down to a power of two for what is wanted, up for what is necessary.
-    return max(max(int(wanted), 1).bit_length() - 1, math.ceil(math.log2(max(least, 1))))
 
 
 EMPTY = Cardinality(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))

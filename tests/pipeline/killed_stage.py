@@ -14,6 +14,7 @@ from typing import Any
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import read_stage_table
 from cloze.pipeline import boilerplate, dedup, tokens, vocabulary
+from cloze.pipeline.config import settings
 from cloze.pipeline.readers import input_shards
 from cloze.pipeline.shuffle import buckets, local_spill
 
@@ -51,7 +52,7 @@ def dying(function: Callable[..., Any], passages: int) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     table, site, count = sys.argv[1:]
-    buckets.BUCKET_BYTES, buckets.DOCUMENTS_PER_BUCKET = 8_000, 40
+    settings.BUCKET_BYTES, settings.DOCUMENTS_PER_BUCKET = 8_000, 40
     buckets.MOST_GROUPS, input_shards.BLOCK_BYTES = 2, 10_000
     if int(count):
         module, name = SITES[site]

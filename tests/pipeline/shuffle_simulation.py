@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cloze.pipeline.config.settings import bucket_bits
 from cloze.pipeline.readers.input_shards import MAX_SHARD_BYTES
 from cloze.pipeline.shuffle.beam_group_by_key import ROW_BYTES, SAMPLED_BYTES
-from cloze.pipeline.shuffle.buckets import MINIMUM_VALUES, bucket_bits
+from cloze.pipeline.shuffle.buckets import MINIMUM_VALUES
 
 PACKED_RATIO = 0.467
 """Bytes of ids and sentence lengths per byte of text, without `ROW_BYTES`: measured on 136 MB of

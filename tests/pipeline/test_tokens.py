@@ -21,6 +21,7 @@ from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, put_local_file
 from cloze.artifacts.tables import tokens_schema
 from cloze.pipeline import tokens
+from cloze.pipeline.config import settings
 from cloze.pipeline.readers import input_shards
 from cloze.pipeline.shuffle import beam_group_by_key as shuffle
 from cloze.pipeline.shuffle import buckets
@@ -51,8 +52,8 @@ def vocabulary(tmp_path_factory) -> Artifact:
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give small corpora the structure of large ones."""
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 8_000)
-    monkeypatch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 40)
+    monkeypatch.setattr(settings, "BUCKET_BYTES", 8_000)
+    monkeypatch.setattr(settings, "DOCUMENTS_PER_BUCKET", 40)
     monkeypatch.setattr(input_shards, "BLOCK_BYTES", 30_000)
     monkeypatch.setattr(buckets, "MOST_GROUPS", 2)
 
@@ -341,8 +342,8 @@ class TestSameBytes:
     @classmethod
     def golden(cls, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(buckets, "BUCKET_BYTES", 8_000)
-            patch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 40)
+            patch.setattr(settings, "BUCKET_BYTES", 8_000)
+            patch.setattr(settings, "DOCUMENTS_PER_BUCKET", 40)
             output = tmp_path_factory.mktemp("golden")
             return run(output, [source(corpus)], vocabulary, heldout_share=0.1).digest
 
@@ -671,8 +672,8 @@ class TestFaults:
 def test_buckets_hold_at_least_five_hundred_documents_where_there_are_enough(
     monkeypatch: pytest.MonkeyPatch, vocabulary: Artifact, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1000)
-    monkeypatch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 650)
+    monkeypatch.setattr(settings, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(settings, "DOCUMENTS_PER_BUCKET", 650)
     texts = [f"{text} {number}" for number, text in enumerate(documents(3, 6000))]
     write_jsonl(tmp_path / "a.jsonl", texts)
     artifact = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.02)

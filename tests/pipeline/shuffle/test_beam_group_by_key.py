@@ -11,6 +11,7 @@ import pytest
 from cloze.artifacts.config import parse
 from cloze.artifacts.progress import Progress
 from cloze.pipeline import tokens
+from cloze.pipeline.config import settings
 from cloze.pipeline.config.settings import DedupStage, PipelineMachine, TokensStage
 from cloze.pipeline.dedup import DuplicateSearch, write_candidates
 from cloze.pipeline.readers import input_shards as input_shards_module
@@ -19,7 +20,6 @@ from cloze.pipeline.runner.beam import add_job
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
 from cloze.pipeline.shuffle import beam_group_by_key as shuffle
-from cloze.pipeline.shuffle import buckets
 from cloze.pipeline.shuffle.beam_group_by_key import (
     BeamGroupByKey,
     ShufflePlan,
@@ -116,8 +116,8 @@ def test_no_key_gathers_more_than_some_buckets_of_a_skewed_corpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The digest equals that of the local runner."""
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 8_000)
-    monkeypatch.setattr(buckets, "DOCUMENTS_PER_BUCKET", 40)
+    monkeypatch.setattr(settings, "BUCKET_BYTES", 8_000)
+    monkeypatch.setattr(settings, "DOCUMENTS_PER_BUCKET", 40)
     monkeypatch.setattr(input_shards_module, "BLOCK_BYTES", 6_000)
     monkeypatch.setattr(shuffle, "SAMPLED_BYTES", 500)  # always samples the frequent text
     sources = []

@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from cloze.pipeline.shuffle.buckets import (
-    DOCUMENTS_PER_BUCKET,
-    MOST_BUCKET_BYTES,
-    MOST_BUCKETS,
-    Cardinality,
-)
+from cloze.pipeline.config.settings import DOCUMENTS_PER_BUCKET, MOST_BUCKET_BYTES, MOST_BUCKETS
+from cloze.pipeline.shuffle.buckets import Cardinality
 
 
 def estimate(documents: int, size: int) -> Cardinality:
