@@ -26,7 +26,10 @@ PRODUCTS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16", "bf16": "Arm BF16"
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU."""
+    """Whether this machine has an NVIDIA GPU, which torch may still be unable to use.
+
+    What torch can use decides in `training_device` and, for inference, `placed`.
+    """
     return DRIVER.exists()
 
 

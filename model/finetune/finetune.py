@@ -90,7 +90,7 @@ from cloze.model.tasks.base import Prediction, Problem
 from cloze.model.tasks.baselines import baselines
 from cloze.model.tasks.files.task_table import TaskTable, data_notes
 from cloze.model.tasks.problems import check_lone_rows, for_all, load_problem, load_tables
-from cloze.model.training.distributed import World, start_world
+from cloze.model.training.distributed import World, start_world, training_device
 from cloze.model.training.start import give_back_memory, restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads
 from cloze.model.uncertainty.calibration import folded
@@ -242,7 +242,7 @@ def run_each(groups: Sequence[TrialGroup], run: Callable[[TrialGroup], None]) ->
 def worker_count(encoder: str, machine: TrainingMachine) -> int:
     """Number of processes that share a rank's trials: one per core for a small one on a CPU."""
     # A GPU is shared badly by processes.
-    if machine.device == "cuda" or (machine.device == "auto" and torch.cuda.is_available()):
+    if training_device(machine.device).type == "cuda":
         return 1
     source = open_source(encoder)
     width = encoder_config(source.read_table("config.json"), source=source.directory).hidden_size

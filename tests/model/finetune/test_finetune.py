@@ -576,6 +576,7 @@ def test_trials_run_side_by_side_where_the_cpu_computes_even_beside_a_gpu(
     encoder: Artifact, monkeypatch: pytest.MonkeyPatch, device: str, workers: int
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     machine = TrainingMachine.model_validate({"device": device, "threads": 3})
     assert worker_count(encoder.directory, machine) == workers
