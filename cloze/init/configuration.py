@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import tomli_w
 from cyclopts import Parameter
@@ -170,49 +170,71 @@ def init(
     directory = model_directory(initial, place.space()) if initial else ""
     given, initial = initial, lasting_name(initial, place.space())
     model = InitialModel(given, directory, initial) if initial else None
-    data: dict[str, object]
     # Not what this command or earlier runs have written there.
     ours = left_out(source, place.space(), *([str(output)] if output else []))
-    task = labelled_files(find_files(source, ours))
-    if task:
-        text = task_configuration(task, name, encoder=initial or "bert-base-uncased")
-        why = task.description if initial else "set finetune.encoder"
-        facts = [task.description, *task.notes]
-        # Only to check it.
-        parse(RunConfig, tomllib.loads(text), source="the new configuration")
-        data = {"task": asdict(task), "facts": facts}
+    if task := labelled_files(find_files(source, ours)):
+        made = for_labels(task, name, encoder=initial)
     else:
         found = look(source, ours)
         if model:
             text = continuation(found, name, model, place, beside=beside)
-            vocabulary = vocabulary or Path(model.vocabulary)
         else:
             text = configuration(found, name)
-        run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
-        if source.lower().endswith(DELIMITED) and found.reader not in TABLES:
-            say(
-                f"init: {source}: a table by its name, but neither commas, semicolons nor tabs "
-                "give its lines the same number of cells, so it is read as prose"
-            )
-        facts = [*(model.facts() if model else ())]
-        if run.corpus:
-            facts += corpus_facts(found, run, vocabulary=vocabulary)
-        why = found.why
-        data = {
-            "reader": found.reader,
-            "text_bytes": found.text_bytes,
-            "documents": found.documents,
-            "odd": found.odd,
-            "facts": facts,
-        }
+        made = for_corpus(text, found, source=source, model=model, vocabulary=vocabulary)
     if output is None:
-        comments = "\n".join(map(comment, facts))
-        return Answer({"configuration": text, **data}, f"{comments}\n{text.rstrip()}", place.json)
+        shown = "\n".join([*map(comment, made.facts), made.text.rstrip()])
+        return Answer({"configuration": made.text, **made.data}, shown, place.json)
     if output.exists():
         raise UsageError(f"{output}: already exists; choose another --output")
-    write_bytes(str(output), text.encode())
-    lines = [*facts, f"{output}: {why}", f"next: cloze plan {output}"]
-    return Answer({"file": str(output), **data}, "\n".join(lines), place.json)
+    write_bytes(str(output), made.text.encode())
+    lines = [*made.facts, f"{output}: {made.why}", f"next: cloze plan {output}"]
+    return Answer({"file": str(output), **made.data}, "\n".join(lines), place.json)
+
+
+class Proposal(NamedTuple):
+    """A configuration that has been checked, and what is said about it."""
+
+    text: str
+    """The TOML file."""
+    why: str
+    """Why it is so, or what to set."""
+    facts: list[str]
+    data: dict[str, object]
+    """The facts for `--json`."""
+
+
+def for_labels(task: LabelledFiles, name: str, *, encoder: str) -> Proposal:
+    """The configuration that fine-tunes `encoder`, or one to be named, on labelled files."""
+    text = task_configuration(task, name, encoder=encoder or "bert-base-uncased")
+    # Only to check it.
+    parse(RunConfig, tomllib.loads(text), source="the new configuration")
+    facts = [task.description, *task.notes]
+    data: dict[str, object] = {"task": asdict(task), "facts": facts}
+    return Proposal(text, task.description if encoder else "set finetune.encoder", facts, data)
+
+
+def for_corpus(
+    text: str, found: Look, *, source: str, model: InitialModel | None, vocabulary: Path | None
+) -> Proposal:
+    """The configuration `text` for a corpus, with what a sample of it says."""
+    run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
+    if source.lower().endswith(DELIMITED) and found.reader not in TABLES:
+        say(
+            f"init: {source}: a table by its name, but neither commas, semicolons nor tabs "
+            "give its lines the same number of cells, so it is read as prose"
+        )
+    facts = [*(model.facts() if model else ())]
+    if run.corpus:
+        named = vocabulary or (Path(model.vocabulary) if model else None)
+        facts += corpus_facts(found, run, vocabulary=named)
+    data: dict[str, object] = {
+        "reader": found.reader,
+        "text_bytes": found.text_bytes,
+        "documents": found.documents,
+        "odd": found.odd,
+        "facts": facts,
+    }
+    return Proposal(text, found.why, facts, data)
 
 
 def comment(text: str) -> str:

@@ -136,21 +136,7 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     earlier = take_over(table, config.seeds) if world.is_first else None
     world.barrier()
     encoders = read_encoders(encoder, config)
-    labels, mined = (
-        open_artifact(table.input_path(role)) if role in table.inputs else None
-        for role in ("labels", "negatives")
-    )
-    quiet = not world.is_first
-    loaded = for_all(
-        config.tasks,
-        lambda task: prepared_task(
-            task,
-            load_tables(task, labels, mined=mined, holds_out=config.choice_for(task) is None),
-            encoders[0],
-            choice=config.choice_for(task),
-            quiet=quiet,
-        ),
-    )
+    loaded = prepared_tasks(table, config, encoders[0], quiet=not world.is_first)
     groups = plan_trials(config, [problem for problem, _ in loaded])
     # Too few groups to give each rank one: all ranks share each trial's batches instead.
     shared = world.ranks > len(groups)
@@ -308,6 +294,23 @@ def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, 
             f"encoder's is {first.tokenizer.digest[:12]}; train both on the same examples"
         )
     return first, second
+
+
+def prepared_tasks(
+    table: StageTable, config: FinetuneConfig, initial: EncoderFiles, *, quiet: bool
+) -> list[tuple[Problem, TaskRecord]]:
+    """Every task, from its own files or from the artifacts of labels and negatives."""
+    labels, mined = (
+        open_artifact(table.input_path(role)) if role in table.inputs else None
+        for role in ("labels", "negatives")
+    )
+
+    def load(task: TaskConfig) -> tuple[Problem, TaskRecord]:
+        choice = config.choice_for(task)
+        tables = load_tables(task, labels, mined=mined, holds_out=choice is None)
+        return prepared_task(task, tables, initial, choice=choice, quiet=quiet)
+
+    return for_all(config.tasks, load)
 
 
 def prepared_task(

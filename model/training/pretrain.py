@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -112,48 +113,36 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
         # Nodes with different copies of the inputs would train on different batches, without any
         # error.
         world.require_agreement({"stage table": table.key, "examples": examples.digest})
-        continuation = continuation_of(table)
-        folder = checkpoint_folder(table, machine)
-        checkpoints = Checkpoints(folder, machine.keep_checkpoints, fault)
-        identity: Identity = {
-            "config": table.keyed_config,
-            "inputs": {role: given.digest for role, given in table.inputs.items()},
-        }
-        resumed = resume(checkpoints, world=world, identity=identity)
-        metrics = folder / "metrics.jsonl"
-        # A checkpoint of this run, if there is one, is further than the finished run it continues.
-        if resumed is None and continuation:
-            resumed = finished_state(table, metrics, world=world)
-        done = resumed.state["step"] if resumed else 0
+        start = starting_point(table, machine, world=world, fault=fault)
         with (
             Stop().listening() as stop,
-            metrics_log(metrics, done=done) if world.is_first else nullcontext() as log,
+            metrics_log(start.metrics, done=start.done) if world.is_first else nullcontext() as log,
         ):
             share = share_of(stage, machine, vocabulary_size=tokenizer.size, world=world)
             source = training_source(examples, tokenizer, stage, share=share)
-            engine = start_engine(stage, machine, tokenizer, resumed, continuation, world=world)
+            engine = start_engine(stage, machine, tokenizer, start, world=world)
             trainer = Trainer(
                 stage=stage,
                 machine=machine,
-                identity=identity,
+                identity=start.identity,
                 vocabulary_size=tokenizer.size,
                 world=world,
                 engine=engine,
                 graphs=StepGraphs(engine) if machine.cuda_graphs else None,
                 source=source,
                 heldout_sources=heldout_sources(examples, tokenizer, stage, share=source.share),
-                checkpoints=checkpoints,
+                checkpoints=start.checkpoints,
                 telemetry=telemetry_of(table, stage, machine, world=world, log=log),
                 # The first rank alone warns.
                 alarms=Alarms(entropy(masked_token_counts(source)) if world.is_first else 0.0),
                 watchdog=watchdog,
                 stop=stop,
                 curve=Curve(stage.pretrain.steps),
-                continuation=continuation,
+                continuation=start.continuation,
                 deadline=deadline,
             )
-            if resumed is not None:
-                trainer.restore(resumed.state)
+            if start.resumed is not None:
+                trainer.restore(start.resumed.state)
             trainer.train()
             for tracker in trainer.telemetry.trackers:
                 tracker.finish()
@@ -163,12 +152,52 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
         }
         if world.is_first:
             # The checkpoints go only after the artifact exists: until then they are the only copy.
-            commit_encoder(table, tokenizer, trainer, masters=masters, metrics=metrics.read_bytes())
-            shutil.rmtree(folder)
+            metrics = start.metrics.read_bytes()
+            commit_encoder(table, tokenizer, trainer, masters=masters, metrics=metrics)
+            shutil.rmtree(start.metrics.parent)
         world.barrier()
     if not world.is_first:
         sys.exit(0)  # the first rank reports for all
     return open_artifact(table.output)
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """Where training begins: at a checkpoint, where the run that it continues ended, or at 0."""
+
+    identity: Identity
+    """What a checkpoint must have been made from."""
+    checkpoints: Checkpoints
+    metrics: Path
+    """The log of all steps so far, in the folder of the checkpoints."""
+    continuation: Continuation | None
+    """Set if this run continues a finished one."""
+    resumed: SavedRun | None
+    """The state to go on from; None at step 0."""
+
+    @property
+    def done(self) -> int:
+        """Steps made so far."""
+        return self.resumed.state["step"] if self.resumed else 0
+
+
+def starting_point(
+    table: StageTable, machine: TrainingMachine, *, world: World, fault: FaultHook
+) -> StartingPoint:
+    """Find the run's latest checkpoint, or the final state of the run that it continues."""
+    continuation = continuation_of(table)
+    folder = checkpoint_folder(table, machine)
+    checkpoints = Checkpoints(folder, machine.keep_checkpoints, fault)
+    identity: Identity = {
+        "config": table.keyed_config,
+        "inputs": {role: given.digest for role, given in table.inputs.items()},
+    }
+    resumed = resume(checkpoints, world=world, identity=identity)
+    metrics = folder / "metrics.jsonl"
+    # A checkpoint of this run, if there is one, is further than the finished run it continues.
+    if resumed is None and continuation:
+        resumed = finished_state(table, metrics, world=world)
+    return StartingPoint(identity, checkpoints, metrics, continuation, resumed)
 
 
 def deadline_of(stage: PretrainStage) -> Deadline | None:
@@ -299,8 +328,7 @@ def start_engine(
     stage: PretrainStage,
     machine: TrainingMachine,
     tokenizer: SubwordTokenizer,
-    resumed: SavedRun | None,
-    continuation: Continuation | None,
+    start: StartingPoint,
     *,
     world: World,
 ) -> Engine:
@@ -320,6 +348,7 @@ def start_engine(
     if compiles(stage, machine, world.device):
         model.encoder.compile_layers()
     state: dict[str, ParameterState] = {}
+    resumed = start.resumed
     if resumed is not None:
         shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         state = dict(resumed.parameters(shapes, world=world))
@@ -327,7 +356,7 @@ def start_engine(
         model.load_state_dict({name: kept.master for name, kept in state.items()})
     model.to(world.device)
     precision = stage.pretrain.precision
-    rise_at = continuation.rise_at if continuation else 0
+    rise_at = start.continuation.rise_at if start.continuation else 0
     schedule = Schedule(
         stage.pretrain.optimizer,
         stage.pretrain.steps,
