@@ -261,6 +261,11 @@ class Work:
 
     def of(self, stage: str) -> float:
         """The work of `stage`; 0 if it is negligible."""
+        return self._amounts.get(stage, 0.0)
+
+    @cached_property
+    def _amounts(self) -> dict[str, float]:
+        """The work by stage."""
         examples, labels = self.run.examples, self.run.labels
         labelled = (*labels.packages, *labels.test_packages) if labels else ()
         heldout = self.run.evaluate.examples if self.run.corpus else 0
@@ -273,24 +278,31 @@ class Work:
             "negatives": self._mining_flops(),
             "finetune": flops,
             # forward passes of the encoder and of a random one; tasks are only scored
-            "evaluate": 2 / 3 * heldout * length_flops(self.run, self._longest()),
-        }.get(stage, 0.0)
+            "evaluate": 2 / 3 * heldout * self._longest_flops,
+        }
 
     def steps(self, stage: str) -> float:
         """Optimizer steps of `stage`."""
         if stage == "finetune":
             _, steps = self._fine_tuning
             return steps
-        return sum(steps for steps, _ in phases_to_do(self.run)) if stage == "pretrain" else 0
+        return sum(steps for steps, _ in self._phases) if stage == "pretrain" else 0
 
-    def _longest(self) -> int:
-        return max(self.run.examples.max_seq_lengths)
+    @cached_property
+    def _phases(self) -> list[tuple[int, int]]:
+        """Steps and sequences of each phase of pre-training."""
+        return phases_to_do(self.run)
+
+    @cached_property
+    def _longest_flops(self) -> float:
+        """FLOPs of one of the longest pre-training examples."""
+        return length_flops(self.run, max(self.run.examples.max_seq_lengths))
 
     def _pretraining_flops(self) -> float:
         recipe, steps = self.run.pretrain, self.steps("pretrain")
         trained = sum(
             sequences * length_flops(self.run, phase.max_seq_length)
-            for phase, (_, sequences) in zip(recipe.phases, phases_to_do(self.run), strict=True)
+            for phase, (_, sequences) in zip(recipe.phases, self._phases, strict=True)
         )
         if recipe.optimizer.name == "muon":
             # five iterations of three products per matrix; in fp32, halves of symmetric ones
@@ -300,7 +312,7 @@ class Work:
             trained += steps * (matrices * encoder.layer_weights)
         evaluations = steps // recipe.evaluate_every if recipe.evaluate_every else 0
         evaluated = evaluations * recipe.evaluation_examples
-        return trained + evaluated * length_flops(self.run, self._longest()) / 3
+        return trained + evaluated * self._longest_flops / 3
 
     def _mining_flops(self) -> float:
         """Forward passes over the queries and passages whose negatives are mined."""

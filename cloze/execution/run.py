@@ -89,7 +89,7 @@ def run(
         if machine.jobs.launcher == "local":
             _announce(plans[0])
         # Losses on examples with other masks are not comparable.
-        if any(masked_otherwise(runs[0], one) for one in runs):
+        if any(masked_otherwise(runs[0], one) for one in runs[1:]):
             plans = _judged_alike(plans, digests)
         if without_prefect or not _is_shown(plans):
             records = [execute(plan) for plan in plans]
