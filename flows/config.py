@@ -15,7 +15,6 @@ from cloze.artifacts.errors import UsageError
 from cloze.flows.launchers.kubernetes import KubernetesConfig
 from cloze.flows.launchers.slurm import SlurmConfig
 from cloze.model.config import (
-    FP8_MULTIPLE,
     RANKING_KINDS,
     Benchmark,
     EncoderConfig,
@@ -27,7 +26,7 @@ from cloze.model.config import (
     TaskConfig,
     TrainingMachine,
 )
-from cloze.model.hardware import cpu_precision, has_gpu, machine_precision
+from cloze.model.hardware import FP8_MULTIPLE, cpu_precision, has_gpu, machine_precision
 from cloze.pipeline.config.settings import (
     PACKAGE_READERS,
     CleaningConfig,

@@ -27,9 +27,6 @@ so keys and plans name the actual precision."""
 PretrainPrecision = Literal["auto", "bf16", "fp32", "fp8"]
 """As `Precision`, or `fp8`: bf16, except for the matrix products of the hidden layers."""
 
-FP8_MULTIPLE = 16
-"""FP8 products need widths that are multiples of this (torch._scaled_mm on CUDA)."""
-
 MOST_STEPS = 1_000_000_000
 MOST_EPOCHS = 100_000
 MOST_MINUTES = 1_000_000.0

@@ -24,6 +24,9 @@ BF16_SETS = ("BF16", "FP16", "AMX", "AVX10")
 PRODUCTS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16", "bf16": "Arm BF16"}
 """Flags in /proc/cpuinfo that indicate bf16 matrix products."""
 
+FP8_MULTIPLE = 16
+"""FP8 products need widths that are multiples of this (torch._scaled_mm on CUDA)."""
+
 
 def has_gpu() -> bool:
     """Whether this machine has an NVIDIA GPU, which torch may still be unable to use.

@@ -33,10 +33,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cloze.model.config import FP8_MULTIPLE
 from cloze.model.encoder.operations.autograd import Context, apply
 from cloze.model.encoder.operations.native_kernels import Kernels, kernels_for
-from cloze.model.hardware import has_fast_fp32_library, machine_precision
+from cloze.model.hardware import FP8_MULTIPLE, has_fast_fp32_library, machine_precision
 
 # T tokens, I inputs of a product, O outputs; M rows, K depth, N columns of any product
 
