@@ -247,16 +247,7 @@ def _exit_code(arguments: list[str], stopped: Callable[[], BaseException | None]
         )
         return 2
     try:
-        app = application()
-        require_values(app, arguments)
-        # This imports the subcommand's module, and with it most of what it needs.
-        command, bound, _ = app.parse_args(
-            arguments, print_error=False, exit_on_error=False
-        )
-        if not gc.isenabled():  # as cloze/__main__.py left it; in other programs it is not ours
-            gc.freeze()  # what has been imported stays until the end
-            gc.enable()
-        answer = command(*bound.args, **bound.kwargs)
+        answer = run_command(arguments)
         if not isinstance(answer, Answer):
             return 0
         print_lines([str(answer)])
@@ -269,6 +260,19 @@ def _exit_code(arguments: list[str], stopped: Callable[[], BaseException | None]
         with suppress(OSError):
             print_lines([json.dumps({"error": message, "exit_code": code})])
     return code
+
+
+def run_command(arguments: list[str]) -> object:
+    """Parse `arguments`, and run the subcommand that they name; what it returns."""
+    app = application()
+    require_values(app, arguments)
+    # This imports the subcommand's module, and with it most of what it needs.
+    command, bound, _ = app.parse_args(arguments, print_error=False, exit_on_error=False)
+    if not gc.isenabled():  # as cloze/__main__.py left it; in other programs it is not ours
+        gc.freeze()  # what has been imported stays until the end
+        gc.enable()
+    result: object = command(*bound.args, **bound.kwargs)
+    return result
 
 
 def failure(error: BaseException) -> tuple[str, int]:

@@ -239,7 +239,7 @@ def test_a_signal_ends_the_command_with_one_line(
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
 from cloze import command
-command.application = lambda: lambda *_, **__: (print("ready", flush=True), time.sleep(60))
+command.run_command = lambda arguments: (print("ready", flush=True), time.sleep(60))
 command.main()
 """
     with subprocess.Popen(
@@ -339,7 +339,7 @@ def test_a_library_that_swallows_a_signal_changes_neither_code_nor_message(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(command, "application", lambda: lambda *_, **__: library(signum))
+    monkeypatch.setattr(command, "run_command", lambda arguments: library(signum))
     before = [*map(signal.getsignal, (signal.SIGTERM, signal.SIGINT)), sys.unraisablehook]
     assert exit_code(["plan"]) == 128 + signum
     word = "terminated" if signum == signal.SIGTERM else "interrupted"
