@@ -4,12 +4,12 @@
 
 In:  this installation, and with --earlier the Python of another one, an earlier state of the
      project, which takes part in the same turns.
-Out: benchmarks/results/startup.json: medians of processor time over all processes, and of
-     wall-clock time, and the ratios below on standard output as well.
+Out: benchmarks/results/startup.json, under --name: medians of processor time over all processes,
+     and of wall-clock time; their ratios, and the shares of the earlier state. Also as tables on
+     standard output.
 
 Nearly all of what the smoke configuration takes is imports. On a busy machine only processor time
-can be compared; the ratios are of processor time. Bytecode is written in the first turn, which
-does not count.
+can be compared. Bytecode is written in the first turn, which does not count.
 """
 
 import os
@@ -77,7 +77,9 @@ def shares(of: Mapping[str, float]) -> dict[str, float]:
 
 def main() -> None:
     """Measure and write the result."""
-    parser = measuring.Arguments(__doc__, output="startup.json", rounds=3, earlier="")
+    parser = measuring.Arguments(
+        __doc__, output="startup.json", rounds=3, earlier="", name="measured"
+    )
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     result: dict[str, object] = {"machine": measuring.machine(), "rounds": arguments.rounds}
@@ -113,7 +115,7 @@ def main() -> None:
             for name, pair in RATIOS.items()
         ]
         print(measuring.markdown((f"{clock} ratios", *compared), rows), end="\n\n")
-    measuring.write_result(arguments.output, result)
+    measuring.add_result(arguments.output, arguments.name, result)
 
 
 if __name__ == "__main__":
