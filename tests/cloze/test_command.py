@@ -1,5 +1,6 @@
 """The command line: help, errors, exit codes."""
 
+import gc
 import json
 import signal
 import subprocess
@@ -258,6 +259,16 @@ command.main()
     assert running.returncode == code
     assert line.startswith(word)
     assert "run the same command to resume" in line
+
+
+def test_garbage_is_collected_again_once_a_subcommand_begins(tmp_path: Path) -> None:
+    gc.disable()  # as the entry point does for its imports
+    try:
+        command.run_command(["runs", "--workspace", str(tmp_path)])
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize(

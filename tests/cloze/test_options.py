@@ -1,5 +1,7 @@
 """`--set`: fields of the run and of the machine; runs, artifacts and models by name."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,11 @@ def test_a_run_named_where_an_artifact_is_wanted_lists_its_artifacts(tmp_path: P
     write_record(record, space)
     with pytest.raises(UsageError, match="demo: this is a run; name one of its artifacts"):
         named_artifact("demo", space)
+
+
+def test_names_are_looked_up_without_the_packages_of_the_command_line() -> None:
+    code = "import sys, cloze.named; print({'cyclopts', 'rich', 'torch'} & sys.modules.keys())"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
