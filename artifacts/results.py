@@ -44,6 +44,10 @@ class Result(Config):
     model_config = ConfigDict(allow_inf_nan=True)
 
 
+NO_ERROR = 1e-9
+"""In points; below this an error is one of rounding."""
+
+
 class SeedScores(Result):
     """One metric of one system on one split, over seeds."""
 
@@ -74,6 +78,18 @@ class SeedScores(Result):
 def standard_error(values: Sequence[float]) -> float:
     """Standard error of the mean: sample deviation / sqrt(n); 0 for fewer than two values."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def plus_minus(error: float) -> str:
+    """The standard error of a share in points, to follow it: 0.0042 → ` ± 0.4`, 0.0003 → ` ± 0.03`.
+
+    One that has no digit at tenths has its first one, so that it is not read as none. Nothing for
+    0, as of a single value or of equal ones, whose rounding errors are none either.
+    """
+    points = 100 * error
+    if points < NO_ERROR:
+        return ""
+    return f" ± {points:.{max(1, -math.floor(math.log10(points)))}f}"
 
 
 class LabelScore(Result):

@@ -1121,8 +1121,9 @@ class EvaluateStage(StageConfig):
 
     stage: ClassVar[str] = "evaluate"
     program: ClassVar[str] = "cloze.model.evaluation.evaluate"
-    format_version: ClassVar[int] = 7
-    """7: words of every script are masked."""
+    format_version: ClassVar[int] = 8
+    """8: statements show errors below a tenth of a point;
+    7: words of every script are masked."""
 
     seed: int
     """The run's seed."""

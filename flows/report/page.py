@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import JsonValue
 
+from cloze.artifacts.results import plus_minus
 from cloze.flows.report import plots, wording
 from cloze.flows.report.charts import ChartLine, LineChart, line_chart
 from cloze.flows.report.summary import Summary
@@ -107,6 +108,7 @@ def fill(template: str, *, package: str = "cloze.flows.report", **values: object
         {form.__name__: form for form in formats},
         one_digit=lambda value: signed(value, digits=1),
         two_digits=lambda value: signed(value, digits=2),
+        plus_minus=plus_minus,
         # the text before and after the mask
         around_gap=lambda sentence: sentence.partition(MASK)[::2],
         capitalize_first=lambda words_: words_[:1].upper() + words_[1:],

@@ -23,6 +23,7 @@ from cloze.artifacts.results import (
     SeedScores,
     SystemScore,
     TaskScore,
+    plus_minus,
 )
 from cloze.artifacts.significance import MIN_SEEDS
 from cloze.flows.report.summary import EncoderFacts, Summary
@@ -181,8 +182,7 @@ def in_points(comparison: Comparison, *, sign: bool = True) -> str:
     """`+5.3 ± 0.6 points`."""
     amount = points(comparison.difference)
     shown = amount if sign else amount.lstrip(f"+{MINUS}")
-    error = f" ± {100 * comparison.standard_error:.1f}" if comparison.standard_error else ""
-    return f"{shown}{error} points"
+    return f"{shown}{plus_minus(comparison.standard_error)} points"
 
 
 def scores_on(system: SystemScore, split: str) -> dict[str, SeedScores]:
@@ -199,8 +199,7 @@ def reference_shown(task: TaskScore, *, split: str) -> tuple[float, str] | None:
 
 def spread_words(spread: SeedScores) -> str:
     """`87.3 ± 0.4`, in percent; a single value, or equal ones, have no error."""
-    mean = f"{100 * spread.mean:.1f}"
-    return f"{mean} ± {100 * spread.standard_error:.1f}" if spread.standard_error else mean
+    return f"{100 * spread.mean:.1f}{plus_minus(spread.standard_error)}"
 
 
 def tallies(summary: Summary) -> dict[str, list[bool]]:
@@ -508,8 +507,7 @@ def curve_rows(choice: Choice) -> list[tuple[str, str, str]]:
 
 
 def _mean_and_error(one: Candidate) -> str:
-    mean = f"{100 * one.mean:.1f}"
-    return f"{mean} ± {100 * one.standard_error:.1f}" if one.standard_error else mean
+    return f"{100 * one.mean:.1f}{plus_minus(one.standard_error)}"
 
 
 def _interval(one: Candidate) -> str:

@@ -33,6 +33,7 @@ from cloze.artifacts.results import (
     TaskScore,
     Trial,
     Trials,
+    plus_minus,
 )
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.significance import MIN_SEEDS, gap, holm, is_real
@@ -312,7 +313,7 @@ def _judged(one: Comparison, p_value: float | None) -> Comparison:
         outcome, verdict = "gain", f"{one.system} is ahead of {one.against} by less than {short}"
     else:
         outcome, verdict = "win", f"{one.system} wins over {one.against}"
-    error = f" ± {100 * one.standard_error:.1f}" if one.standard_error else ""
+    error = plus_minus(one.standard_error)
     significance = "" if p_value is None else f", p = {p_value:.2g}"
     seeds = f"{one.seeds} seed{'s' * (one.seeds != 1)}"
     statement = f"{verdict}: {100 * one.difference:+.1f}{error} points, {seeds}{significance}"

@@ -234,6 +234,23 @@ def test_without_held_out_text_the_report_says_what_it_cannot_know() -> None:
 def test_one_value_has_no_error() -> None:
     assert spread_words(SeedScores.of([0.52])) == "52.0"
     assert spread_words(SeedScores.of([0.5, 0.6])) == "55.0 ± 5.0"
+    assert spread_words(SeedScores.of([0.84, 0.84, 0.84])) == "84.0"
+    assert spread_words(SeedScores.of([0.1 + 0.2, 0.3])) == "30.0"  # differ by rounding
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((0.5, 0.502), "50.1 ± 0.1"),
+        ((0.5, 0.501), "50.0 ± 0.05"),
+        ((0.5, 0.5006), "50.0 ± 0.03"),
+        ((0.5, 0.50001), "50.0 ± 0.0005"),
+    ],
+)
+def test_an_error_below_a_tenth_of_a_point_is_not_shown_as_none(
+    values: tuple[float, ...], shown: str
+) -> None:
+    assert spread_words(SeedScores.of(values)) == shown
 
 
 def test_a_baseline_that_does_better_is_named() -> None:
