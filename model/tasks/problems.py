@@ -125,6 +125,7 @@ def load_tables(
         tables["train"] = without_rows(tables["train"], config.weights)
     if holds_out and "dev" not in tables and "test" not in tables:
         tables["train"], tables["dev"] = hold_out(tables["train"], config.dev_share)
+        _refuse_labels_held_out(config, tables["train"], tables["dev"])
     if 0 < config.train_examples < len(tables["train"]):
         # Sorted, so that the sample is in the file's order, as the whole would be.
         order = permutation(address(SAMPLE_SEED, "sample"), len(tables["train"]))
@@ -266,6 +267,20 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
     )
     kept = table.take(sorted(set(range(len(table))) - set(chosen)))
     return replace(kept, remarks=(*table.remarks, remark)), table.take(sorted(chosen))
+
+
+def _refuse_labels_held_out(config: TaskConfig, train: TaskTable, dev: TaskTable) -> None:
+    """Refuse held-out rows with a label that no training row has."""
+    if config.labels or config.kind not in ("classification", "pair_classification"):
+        return
+    known = {str(label) for label in train.columns["label"]}
+    for row, label in enumerate(dev.columns["label"]):
+        if str(label) not in known:
+            raise UsageError(
+                f"{dev.place(row)}: no other row is left to learn the label {label!r} from, since "
+                f"this one is held out as dev (dev_share = {config.dev_share:g}); label two rows "
+                "or more of each, remove the label, or name a dev file"
+            )
 
 
 def wanted_columns(config: TaskConfig, split: str) -> Wanted:

@@ -64,6 +64,17 @@ def test_one_label_alone_is_no_classification(tmp_path: Path) -> None:
         problem(tmp_path, "classification", both([{"text_a": "the", "label": 1}]))
 
 
+@pytest.mark.parametrize(("labels", "line"), [("no yes", 2), ("no yes maybe maybe", 2)])
+def test_a_label_whose_only_row_would_be_held_out_is_named_with_its_line(
+    tmp_path: Path, labels: str, line: int
+) -> None:
+    rows = [{"text_a": "the", "label": label} for label in labels.split()]
+    wanted = rf"train\.jsonl:{line}: no other row is left to learn the label 'yes' from.* dev file"
+    with pytest.raises(UsageError, match=wanted):
+        problem(tmp_path, "classification", {"train": rows})
+    problem(tmp_path, "classification", {"train": [*rows, *rows]})
+
+
 def test_regression_wants_finite_numbers(tmp_path: Path) -> None:
     rows = [{"text_a": "the", "text_b": "a", "label": "4.5"}]
     found = problem(tmp_path, "regression", both(rows))
