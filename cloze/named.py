@@ -83,5 +83,5 @@ def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain")
         return path
     raise UsageError(
         f"{name}: no run of this name in {workspace.root}, and no such directory; "
-        f"runs there: {', '.join(list_runs(workspace)) or 'none'}"
+        f"runs there: {', '.join(list_runs(workspace)) or 'none'}; models are never downloaded"
     )

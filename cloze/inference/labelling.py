@@ -140,6 +140,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         required=("text_a",),
         optional=("label", ROUND),
         names={"text_a": text, "label": label},
+        remedy="name the column of the texts with --text",
     )
     table = read_table(str(path), wanted)
     for row, cell in enumerate(table.columns["text_a"]):
@@ -289,7 +290,9 @@ def filled(path: Path) -> list[tuple[str, int, str, str]]:
     """Place, row, text and label ("" for none) of every row of a filled-in file."""
     if path.suffix == JSON:
         return studio_answers(path)
-    table = read_table(str(path), Wanted(required=("row", "text"), optional=("label",)))
+    remedy = "give back the file that `cloze label` wrote, with all its columns"
+    wanted = Wanted(required=("row", "text"), optional=("label",), remedy=remedy)
+    table = read_table(str(path), wanted)
     labels = table.columns.get("label", [None] * len(table))
     found = []
     for place, (row, label) in enumerate(zip(table.columns["row"], labels, strict=True)):

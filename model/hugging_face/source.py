@@ -10,7 +10,7 @@ its containers) are refused, whether or not a manifest lists them.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -122,11 +122,19 @@ def read_shape(location: str | Path | Source) -> tuple[EncoderConfig, SubwordTok
     source = location if isinstance(location, Source) else open_source(location)
     if CONFIG not in source.names:
         raise UsageError(
-            f"{source.directory}: no config.json; expected an artifact of Cloze or Hugging Face's "
-            "layout (config.json, model.safetensors, tokenizer.json or vocab.txt)"
+            f"{source.directory}: no config.json among {_listed(source.names)}; expected an "
+            "artifact of Cloze or Hugging Face's layout (config.json, model.safetensors, "
+            "tokenizer.json or vocab.txt)"
         )
     table = source.read_table(CONFIG)
     return encoder_config(table, source=f"{source.directory}/{CONFIG}"), read_tokenizer(source)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The files of a folder in a few words."""
+    if not names:
+        return "its files: there are none"
+    return f"its {len(names):,} files, such as {names[0]}" if len(names) > 1 else names[0]
 
 
 def refuse_another_shape(given: EncoderConfig, wanted: EncoderConfig, *, where: str) -> None:

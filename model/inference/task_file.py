@@ -10,6 +10,7 @@ The second reading gives the rows.
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -21,6 +22,7 @@ from cloze.model.tasks.files.task_table import ColumnNames, Numbered, Row, TaskT
 from cloze.model.tasks.problems import canonical, load_problem, wanted_columns
 
 SPLIT = "test"
+RENAME = "rename the column that holds it: a trained model knows its columns by their names"
 ANSWERS = ("label", "tags", "answers", "is_impossible")
 """Columns that are ignored when predicting."""
 
@@ -40,7 +42,7 @@ class TaskFile:
     def __init__(self, path: str, task: TaskConfig) -> None:
         self.path = path
         self._task = task
-        self._rows = file_rows(path, wanted_columns(task, SPLIT))
+        self._rows = file_rows(path, replace(wanted_columns(task, SPLIT), remedy=RENAME))
         if (twice := self._rows.repeated) is not None:
             which = f"named {twice!r}" if twice else "without a name"
             raise UsageError(

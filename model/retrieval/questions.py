@@ -16,7 +16,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -116,7 +116,8 @@ def read_questions(path: str) -> list[Question]:
             "questions: a few hundred suffice"
         )
     optional = ("id", "file", "passage", "context", "answer")
-    table = read_table(path, Wanted(required=("question",), optional=optional))
+    remedy = "rename the column of the questions"
+    table = read_table(path, Wanted(required=("question",), optional=optional, remedy=remedy))
     # A question may have several rows, one for each right passage; they are one question.
     found: dict[str, Question] = {}
     ids: dict[JsonValue, str] = {}
@@ -252,6 +253,7 @@ def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gol
     every = [right for question in questions for right in question.right]
     by_line = any(right.line is not None for right in every)
     matcher = _Matcher(every)
+    files = set[str]()
     firsts: list[int] = []
     rows: list[set[int]] = [set() for _ in every]
     last: object = None
@@ -262,12 +264,13 @@ def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gol
         key = (passage.file, passage.line if by_line else None)
         if key != last:
             firsts.append(count - 1)
+            files.add(passage.file)
             last = key
         for number in matcher.right(passage):
             rows[number].add(count - 1)
     firsts_D = np.array(firsts, np.int64)
     missing = [right for right, found in zip(every, rows, strict=True) if not found]
-    remarks = _about_missing(missing, by_line=by_line)
+    remarks = _about_missing(missing, files, by_line=by_line)
     whole, relevant, of_right = [], [], iter(rows)
     for question in questions:
         # Who names only files asks for the right document, wherever in it the passage is.
@@ -293,7 +296,9 @@ def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gol
     )
 
 
-def _about_missing(missing: Sequence[Right], *, by_line: bool) -> tuple[str, ...]:
+def _about_missing(
+    missing: Sequence[Right], files: Collection[str], *, by_line: bool
+) -> tuple[str, ...]:
     """What to say of right answers that are not in the collection."""
     if not missing:
         return ()
@@ -302,7 +307,12 @@ def _about_missing(missing: Sequence[Right], *, by_line: bool) -> tuple[str, ...
             f"{len(missing)} relevant documents have no text and count as not found, such as that "
             f"of {missing[0].place}",
         )
-    shown = ", ".join(right.place for right in missing[:SHOWN])
+    shown = ", ".join(
+        right.place
+        if not right.file or any(_is_file(path, right.file) for path in files)
+        else f"{right.place} (there is no file {right.file})"
+        for right in missing[:SHOWN]
+    )
     more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
     raise UsageError(
         f"{shown}{more}: no passage of the folder is what the row says is right; correct file, "

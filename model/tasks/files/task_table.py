@@ -129,6 +129,9 @@ class Wanted:
     skip_short_rows: bool = False
     """Count and drop rows with too few columns instead of refusing the file (QQP has some)."""
 
+    remedy: str = 'name the right one: columns.{name} = "..."'
+    """What to do where the required column `name` is missing."""
+
     sentences: bool = False
     """Whether a row is a sentence, which text files hold in CoNLL's columns."""
 
@@ -157,8 +160,7 @@ class Wanted:
             elif name in self.required:
                 raise UsageError(
                     f"{path}: no column {self.in_file(name)!r} for {name}, "
-                    f"only {', '.join(found) or 'none'}; "
-                    f'name the right one: columns.{name} = "..."'
+                    f"only {', '.join(found) or 'none'}; {self.remedy.format(name=name)}"
                 )
         return present
 

@@ -85,7 +85,7 @@ def text_file(path: str) -> TextFile:
 def opened(path: str) -> IO[bytes]:
     """The file, which may be read in any order; one of an object store is copied into memory."""
     if not filesystem.exists(path):
-        raise UsageError(f"{path}: no such task file")
+        raise UsageError(f"{path}: no such file")
     if not filesystem.is_file(path):
         raise UsageError(
             f"{path}: a folder, pipe or device; expected a file, which can be read twice"

@@ -122,7 +122,7 @@ def test_tasks_of_label_studio_are_written_and_its_annotations_read(
         ("row,text,label\n1,other text,x\n", "row 1 with the text 'other text' is not in"),
         ("row,text,label\nfirst,the the the,x\n", "row is 'first', expected a number"),
         ("row,text,label\n1,the the the,\n", "no row has a label; fill in some"),
-        ("text,label\nthe the the,x\n", "no column 'row' for row"),
+        ("text,label\nthe the the,x\n", "give back the file that `cloze label` wrote"),
     ],
 )
 def test_files_that_do_not_fit_the_table_are_refused(
@@ -144,7 +144,7 @@ def test_what_cannot_be_chosen_from_is_refused(table: Path, tmp_path: Path) -> N
     (tmp_path / "blank.csv").write_text("text,label\na,x\n ,\n")
     with pytest.raises(UsageError, match=r"blank.csv:3: text is blank"):
         label(tmp_path / "blank.csv", output=tmp_path / "n.csv", initial="model")
-    with pytest.raises(UsageError, match="no column 'body'"):
+    with pytest.raises(UsageError, match="no column 'body'.*; name the column of .* --text"):
         label(table, output=tmp_path / "n.csv", columns=Columns(text="body"), initial="m")
 
 

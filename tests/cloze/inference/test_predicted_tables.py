@@ -225,6 +225,16 @@ def test_what_a_table_loses_or_may_have_lost_is_said(
     assert said in capsys.readouterr().err
 
 
+def test_a_file_without_the_column_of_texts_is_told_what_can_be_done(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "new.csv"
+    file.write_text("message\na list\n")
+    assert exit_code(["predict", model, str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "no column 'text_a' for text_a, only message; rename the column that holds it" in said
+
+
 def test_columns_without_names_are_not_told_apart(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,7 +108,7 @@ def test_an_evaluation_has_the_ranking_with_and_without_the_reranker(
         (("--rerank", "encoder"), "encoder: no reranker: no classifier.weight; expected a model"),
         (("--rerank", "classes"), "classes: no reranker: 3 outputs; expected a model of Bert"),
         (("--rerank", "nothing"), "nothing: no run of this name in "),
-        (("--rerank", "texts"), "no config.json"),
+        (("--rerank", "texts"), "texts: no config.json among its 6 files, such as "),
         (("--rerank", "cross", "--vectors"), "--rerank --vectors: a reranker orders"),
         (("--rerank", "cross", "--lexical"), "--rerank --lexical: a reranker orders"),
         (("--rerank", "cross", "--depth", "3"), "top_k 5: only the first 3 passages are reranked"),

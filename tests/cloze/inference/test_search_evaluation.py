@@ -199,7 +199,7 @@ def test_half_of_the_questions_choose_a_weight_that_the_other_half_confirms(
         (("a", "--weight", "2"), "weight 2: expected a number from 0 to 1"),
         (("a", "--language", "klingon"), "language 'klingon': no stemmer for it"),
         (("a", "--evaluate", "texts/questions.jsonl"), "leave out --index and other questions"),
-        (("--evaluate", "nowhere.csv"), "nowhere.csv: no such task file"),
+        (("--evaluate", "nowhere.csv"), "nowhere.csv: no such file"),
         (("--evaluate", "encoder"), "encoder: a folder without corpus.jsonl and queries.jsonl"),
     ],
 )

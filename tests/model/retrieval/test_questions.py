@@ -126,8 +126,9 @@ def test_beirs_documents_are_lines_of_its_corpus_with_grades(tmp_path: Path) -> 
         ([{"question": "a"}], "q.jsonl:1: says nothing about what is right; expected a file"),
         (
             [{"question": "a", "file": "garden.txt"}, {"question": "b", "file": "gone.txt"}],
-            "q.jsonl:2: no passage of the folder is what the row says is right",
+            "q.jsonl:2 (there is no file gone.txt): no passage of the folder is what the row says",
         ),
+        ([{"questions": "a"}], "only questions; rename the column of the questions"),
         ([{"question": "a", "answer": "zebra"}], "q.jsonl:1: no passage of the folder"),
         (
             [
