@@ -396,6 +396,17 @@ def load_per_core() -> float:
         return 0.0
 
 
+def busy_now() -> str:
+    """That other programs take their share of this machine at present; empty if they do not."""
+    load = load_per_core()
+    if load <= BUSY:
+        return ""
+    return (
+        f"this machine is busy now ({load:.1f} processes per core); times are those of a run that "
+        "has it to itself"
+    )
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

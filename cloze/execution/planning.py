@@ -14,7 +14,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.execution.preflight import checked_plan
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import write_tables
-from cloze.flows.expected import BUSY, load_per_core
+from cloze.flows.expected import busy_now
 from cloze.flows.forecast import (
     KEY_MEMORY,
     PROCESS_MEMORY,
@@ -72,6 +72,7 @@ def plan(
         total = sum(each.seconds for each in expected)
         lines += ["", f"expected on this machine: {_time(total / 3600)}"]
         lines += _indented([(e.stage, _time(e.seconds / 3600), e.basis) for e in expected])
+        lines += [said for said in (busy_now(),) if said]
     data["expected"] = [asdict(each) for each in expected]
     text_bytes, weight = (elsewhere, 1.0) if elsewhere else _text_of(run)
     corpus = forecast_corpus(text_bytes, run.examples, weight=weight)
@@ -229,7 +230,7 @@ def _storage(found: Stored, run: RunConfig, machine: MachineConfig) -> Iterator[
 
 
 def _assumptions(machine: MachineConfig) -> Iterator[str]:
-    """Which rates are nobody's measurement, and whether this machine is busy."""
+    """Which rates are nobody's measurement."""
     assumed = [
         f"{name} = {value:g}"
         for name, value in machine.rates.model_dump().items()
@@ -238,12 +239,6 @@ def _assumptions(machine: MachineConfig) -> Iterator[str]:
     if assumed:
         yield ""
         yield f"assumed, not measured here: {', '.join(assumed)}; set yours in [rates]"
-    load = load_per_core()
-    if load > BUSY:
-        yield (
-            f"this machine is busy now ({load:.1f} processes per core); times are those of a run "
-            "that has it to itself"
-        )
 
 
 def _hours(seconds: float) -> str:

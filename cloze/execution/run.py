@@ -25,7 +25,7 @@ from cloze.artifacts.progress import clock, say
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
 from cloze.flows.executor import execute
-from cloze.flows.expected import SLOWEST_RATE
+from cloze.flows.expected import SLOWEST_RATE, busy_now
 from cloze.flows.external_inputs import Digests
 from cloze.flows.locks import locked
 from cloze.flows.plan import Plan
@@ -149,6 +149,8 @@ def _announce(plan: Plan) -> None:
             f"expected on this machine: {clock(total)}, of which {longest.stage} "
             f"{clock(longest.seconds)} ({longest.basis}); `cloze plan` shows every stage"
         )
+        if busy := busy_now():
+            say(busy)
 
 
 def _is_shown(plans: Sequence[Plan]) -> bool:

@@ -85,9 +85,9 @@ def test_copies_for_the_epochs_storage_by_the_month_and_assumed_rates_are_said(
 def test_a_busy_machine_is_said_to_be_busy(
     cloze: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, load: float, is_said: bool
 ) -> None:
-    monkeypatch.setattr("cloze.execution.planning.load_per_core", lambda: load)
-    told = cloze("plan", "try.toml").stdout
-    assert ("this machine is busy now (3.2 processes per core)" in told) is is_said
+    monkeypatch.setattr("cloze.flows.expected.load_per_core", lambda: load)
+    _, expected, *_ = cloze("plan", "try.toml").stdout.split("\n\n")
+    assert ("\nthis machine is busy now (3.2 processes per core)" in expected) is is_said
 
 
 def test_excluded_files_do_not_count_and_weights_do(

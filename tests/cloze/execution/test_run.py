@@ -44,12 +44,18 @@ class Expecting:
     ("seconds", "measured", "is_said"), [(2400.0, 1, True), (20.0, 1, False), (2.0, 0, False)]
 )
 def test_a_run_of_some_minutes_says_beforehand_how_long_it_takes(
-    seconds: float, measured: int, is_said: bool, capsys: pytest.CaptureFixture[str]
+    seconds: float,
+    measured: int,
+    is_said: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is short on any machine does not wait for a measurement of this one."""
+    monkeypatch.setattr("cloze.flows.expected.load_per_core", lambda: 11.0)
     plan = Expecting(seconds)
     run._announce(cast(Plan, plan))
     said = capsys.readouterr().err
     assert plan.measured == measured
     assert bool(said) is is_said
     assert "40:02, of which pretrain 40:00 (no GPU; 150 GFLOP/s)" in said or not is_said
+    assert ("this machine is busy now (11.0 processes per core)" in said) is is_said
