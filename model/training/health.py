@@ -148,8 +148,13 @@ class Watchdog:
 
 
 DECIDING_SHARE = 0.8
-"""Share of the time after which a schedule may be shortened: what was slow may have become fast
-again until then, and a fifth of the steps suffice for a decay (Hägele et al. 2024, 4.2)."""
+"""Share of the time for steps after which a schedule may be shortened: what was slow may have
+become fast again until then, and a fifth of the steps suffice for a decay (Hägele et al. 2024,
+4.2)."""
+
+EARLIEST_SHARE = 0.2
+"""Share of the whole time before which no pace is believed, whatever comes after the steps: the
+first ones are slow."""
 
 PATIENCE = 0.5
 """Share of the time left after a shortening that must be over before the next: a machine that
@@ -201,14 +206,16 @@ class Deadline:
         # slower stays slower more often than not.
         while len(self._recent) > 2 and now - self._recent[1][0] > PACE_SHARE * self.seconds:
             self._recent.popleft()
-        # First steps are slow and say little. After a decision the next one waits, so that a
-        # schedule is shortened a few times at most: each time is part of the record by which the
-        # run can be repeated.
-        if now < max(DECIDING_SHARE * self.seconds, self._next):
-            return end
         since, first = self._recent[0]
         # After a single step, from the beginning of this attempt.
         each = (now - since) / (step - first) if step > first else now - self.spent
+        # First steps are slow and say little. After a decision the next one waits, so that a
+        # schedule is shortened a few times at most: each time is part of the record by which the
+        # run can be repeated.
+        for_steps = self.seconds - self.closing_steps * each
+        deciding = max(DECIDING_SHARE * for_steps, EARLIEST_SHARE * self.seconds)
+        if now < max(deciding, self._next):
+            return end
         fitting = max(0, int((self.seconds - now) / max(each, 1e-9) - self.closing_steps))
         # A little late is no reason to change the schedule.
         if end - step <= fitting * (1 + LATE_SHARE):

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -373,10 +374,13 @@ def test_cached_gradients_know_the_dropout_of_the_vectors(tmp_path: Path) -> Non
     assert not torch.equal(first, other)
 
 
-def on_two_ranks(table: Path) -> None:
+STAGE = ("-m", "cloze.model.finetune.finetune")
+
+
+def on_two_ranks(table: Path, program: Sequence[str] = STAGE) -> None:
     """Run the stage as two ranks on one machine."""
     port = free_port()
-    command = [*(sys.executable, "-m", "cloze.model.finetune.finetune"), *("--config", str(table))]
+    command = [sys.executable, *program, "--config", str(table)]
     ranks = [
         subprocess.Popen(
             command,
@@ -417,6 +421,43 @@ def test_two_ranks_share_the_fits_or_the_batches(tmp_path: Path, seeds: list[int
         assert shared.digest == alone.digest
     for ours, theirs in zip(*map(losses, (alone, shared)), strict=True):
         assert ours == pytest.approx(theirs, abs=2e-3)  # the head's dropout is divided differently
+
+
+ANOTHER_CLOCK = """
+import os, runpy
+from cloze.model.training.health import Deadline
+if os.environ["RANK"] == "1":
+    Deadline.end = lambda self, step, end: end
+runpy.run_module("cloze.model.finetune.finetune", run_name="__main__")
+"""
+"""The stage, but to its second rank no time is ever over."""
+
+
+@pytest.mark.slow
+def test_two_ranks_that_share_the_batches_end_by_the_clock_of_the_first(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", texts(9))
+    task = {"name": "t", "kind": "classification", "train": path, "dev": path, "epochs": 3}
+    task |= {"max_seq_length": 32, "batch_size": 4, "learning_rate": 1e-3}
+    encoder = encoder_artifact(tmp_path / "encoder", config=STILL)
+
+    def fit(name: str, program: Sequence[str], **limit: object) -> Artifact:
+        config = {"tasks": [task], "seeds": [0], "initialisations": ["pretrained"], **limit}
+        table = stage_table(
+            "finetune",
+            tmp_path / name,
+            config={"finetune": {"precision": "fp32", **config}},
+            inputs=inputs(encoder=encoder),
+            machine={"threads": 1},
+        )
+        write_stage_table(table, tmp_path / f"{name}.json")
+        on_two_ranks(tmp_path / f"{name}.json", program)
+        return open_artifact(str(tmp_path / name))
+
+    limited = fit("limited", ("-c", ANOTHER_CLOCK), minutes=1e-6)
+    (trial,) = Trials.model_validate(limited.read_json("trials.json")).trials
+    assert (trial.steps, trial.shortened) == (1, ((1, 1),))
+    again = fit("again", STAGE, shortened={trial.label: trial.shortened})
+    assert again.digest == limited.digest
 
 
 @pytest.mark.slow

@@ -67,6 +67,14 @@ def test_time_is_left_for_what_comes_after_the_last_step() -> None:
     assert _ends([2.0] * 100, limit=100, steps=100, closing=3)[-1] == 47
 
 
+def test_an_evaluation_longer_than_a_fifth_of_the_time_has_its_time() -> None:
+    # the evaluation takes 13 steps of 5 s: 35 s are left for steps, and decide after 28
+    ends = _ends([5.0] * 100, limit=100, steps=100, closing=13)
+    assert ends == [100] * 5 + [7] * 2
+    # one that takes more than the time leaves what was needed to know it
+    assert _ends([5.0] * 100, limit=100, steps=100, closing=50) == [100] * 3 + [4]
+
+
 def test_a_machine_that_becomes_slower_still_ends_in_time_to_a_step() -> None:
     # 100 fit at first; at 80 s steps begin to take 10 s, and one of them shows it
     ends = _ends([1.0] * 80 + [10.0] * 20, limit=100, steps=100)
