@@ -389,9 +389,14 @@ def naming_full_disk(path: str) -> Iterator[None]:
         reason, free = os.strerror(error.errno), shutil.disk_usage(disk or ".").free
         # Behind a quota the disk may be far from full.
         of_disk = " on the whole disk" if error.errno == errno.EDQUOT else ""
+        remedy = (
+            "raise the limit on the length of files (ulimit -f)"
+            if error.errno == errno.EFBIG
+            else "make room"
+        )
         raise DiskFull(
             f"{path}: no room to write ({reason}; {free / 1e6:,.0f} MB free{of_disk}); "
-            "make room: finished parts are kept, run the same command to resume"
+            f"{remedy}: finished parts are kept, run the same command to resume"
         ) from None
 
 

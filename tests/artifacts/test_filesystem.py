@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
         filesystem.write_bytes(str(path), b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["manifest.json"]
+
+
+def test_a_limit_on_the_length_of_files_is_told_from_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "long.bin"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(DiskFull, match=r"File too large.*raise the limit on the length of fil"):
+            filesystem.write_bytes(str(path), bytes(20_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == []
 
 
 def test_who_may_read_a_file_is_what_the_umask_says(tmp_path: Path) -> None:
