@@ -6,13 +6,13 @@
     cloze.search("demo", "documents").ask("Who owns the garden?")
 
 In:  a run's name, or the directory of a model.
-Out: `cloze.model.inference.load.Model`, `cloze.model.inference.predict.Predictor`,
-     `cloze.model.data.torch_dataset.PretrainingBatches`, `cloze.inference.searcher.Search`. What
-     the caller can act on is raised as a `ClozeError`: a wrong argument or input as `UsageError`, a
-     damaged artifact as `IntegrityError`. Heavy libraries are imported only when one of the
-     functions is called.
+Out: `cloze.Model`, `cloze.Predictor`, `cloze.PretrainingBatches`, `cloze.Search`. What the caller
+     can act on is raised as a `ClozeError`: a wrong argument or input as `UsageError`, a damaged
+     artifact as `IntegrityError`. Heavy libraries are imported only when one of the functions is
+     called, or one of the classes is named.
 """
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -30,23 +30,35 @@ __all__ = [
     "search",
 ]
 
+CLASSES = {
+    "Model": "cloze.model.inference.load",
+    "Predictor": "cloze.model.inference.predict",
+    "PretrainingBatches": "cloze.model.data.torch_dataset",
+    "Search": "cloze.inference.searcher",
+}
+"""What the functions return, for annotations and `isinstance`, and the modules that have it. Not in
+`__all__`, since `from cloze import *` would import all of them."""
+
 if TYPE_CHECKING:
-    from cloze.inference.searcher import Search
-    from cloze.model.data.torch_dataset import PretrainingBatches
-    from cloze.model.inference.load import Model
-    from cloze.model.inference.predict import Predictor
+    from cloze.inference.searcher import Search as Search
+    from cloze.model.data.torch_dataset import PretrainingBatches as PretrainingBatches
+    from cloze.model.inference.load import Model as Model
+    from cloze.model.inference.predict import Predictor as Predictor
 
     __version__: str
     """Version of the installed distribution."""
 
+else:  # a type checker would take any name for one that this function knows
 
-def __getattr__(name: str) -> str:
-    """`__version__`, which is read only when asked for."""
-    if name != "__version__":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
+    def __getattr__(name: str) -> object:
+        """`__version__` and the classes, which are imported only when asked for."""
+        if name in CLASSES:
+            return getattr(import_module(CLASSES[name]), name)
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import version
 
-    return version("cloze-encoder")
+        return version("cloze-encoder")
 
 
 @checked

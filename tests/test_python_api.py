@@ -13,6 +13,7 @@ import pytest
 
 import cloze
 from cloze.artifacts.store import Artifact
+from cloze.inference.searcher import Search
 from cloze.model.config import PretrainConfig
 from cloze.model.data.torch_dataset import PretrainingBatches
 from cloze.model.finetune.finetune import make_trials
@@ -54,6 +55,13 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         machine={"threads": 1},
     )
     return make_trials(table, [])
+
+
+def test_the_classes_that_the_functions_return_have_names_of_their_own() -> None:
+    assert (cloze.Model, cloze.Predictor, cloze.Search) == (Model, Predictor, Search)
+    assert cloze.PretrainingBatches is PretrainingBatches
+    with pytest.raises(AttributeError, match="module 'cloze' has no attribute 'Modell'"):
+        getattr(cloze, "Modell")  # noqa: B009 - a name that no type checker lets pass
 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
