@@ -403,7 +403,7 @@ def busy_now() -> str:
         return ""
     return (
         f"this machine is busy now ({load:.1f} processes per core); times are those of a run that "
-        "has it to itself"
+        "has it to itself, unless they say otherwise"
     )
 
 

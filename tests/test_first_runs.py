@@ -52,10 +52,17 @@ def sessions() -> list[Session]:
 
 
 def pattern_of(line: str) -> str:
-    """A regular expression for a line: any numbers for its numbers, anything for an ellipsis."""
+    """A regular expression for a line: any numbers for its numbers, anything for an ellipsis.
+
+    What is counted may be one or several, `1 step` or `3 steps`.
+    """
     words = re.escape(re.sub(r"\s+", " ", line.strip())).replace("\\ ", r"\s+")
     words = re.sub(r"…", ".*", words)
-    return re.sub(r"\d[\d,:]*(\\\.\d+)*", r"[\\d,.:]+", words)
+    return re.sub(
+        r"\d[\d,:]*(?:\\\.\d+)*(?:(\\s\+[a-z]+?)s?\b)?",
+        lambda found: r"[\d,.:]+" + (f"{found[1]}s?" if found[1] else ""),
+        words,
+    )
 
 
 MINUTES_LONG = "Search a folder"

@@ -149,12 +149,7 @@ def _configuration(
     # own, and with it the number of steps that was timed then.
     first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
     config = Path(f"{name}.toml")
-    if config.exists():
-        if config.read_text("utf-8").partition("\n")[0] != first_line:
-            raise UsageError(
-                f"{config}: already exists, written by another command; choose another --name, or "
-                f"use `cloze run {config}`"
-            )
+    if _is_ours(config, first_line):
         return config
     directory = model_directory(model, target.space())
     initial = InitialModel(model, directory, lasting_name(model, target.space()))
@@ -175,9 +170,22 @@ def _configuration(
     # Checked before it is written.
     wanted = parse(RunConfig, tomllib.loads(text), source="the new configuration")
     say(prospects(wanted))
-    write_bytes(str(config), f"{first_line}\n{text}".encode())
-    say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
+    if not _is_ours(config, first_line):  # timing takes minutes, in which others may write it
+        write_bytes(str(config), f"{first_line}\n{text}".encode())
+        say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
     return config
+
+
+def _is_ours(config: Path, first_line: str) -> bool:
+    """Whether the file is there and written by this command; refuses another command's."""
+    if not config.exists():
+        return False
+    if config.read_text("utf-8").partition("\n")[0] != first_line:
+        raise UsageError(
+            f"{config}: already exists, written by another command; choose another --name, or "
+            f"use `cloze run {config}`"
+        )
+    return True
 
 
 def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: Continued) -> str:
@@ -244,7 +252,7 @@ def prospects(run: RunConfig) -> str:
     if run.finetune.tasks and run.pairs:
         (task,) = run.finetune.tasks
         updates = -(-run.pairs.train_pairs // max(task.batch_size or 1, 1))
-        amount = f"{updates:,} updates per seed of {task.batch_size} pairs of passages"
+        amount = f"{plural(updates, 'update')} per seed of {task.batch_size} pairs of passages"
         can = (
             "it can change which passages of such text are near each other; it learns no "
             "questions and no new words"
@@ -252,7 +260,7 @@ def prospects(run: RunConfig) -> str:
     else:
         recipe = run.pretrain
         updates, length = recipe.steps, max(run.examples.max_seq_lengths)
-        amount = f"{updates:,} updates of {recipe.batch_size} × {length} tokens"
+        amount = f"{plural(updates, 'update')} of {recipe.batch_size} × {length} tokens"
         can = (
             "it can lower the loss on masked words of such text; it adds no words to the "
             "vocabulary, and vectors for search are not trained"
