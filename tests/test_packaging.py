@@ -1,9 +1,10 @@
 """The built distributions, and what an installation of them is for others.
 
 A source distribution is built, a wheel from it, and the wheel is installed into an environment that
-has our dependencies but nothing of this checkout.
+has the dependencies it declares, and nothing else of this checkout's.
 """
 
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.conftest import PROJECT
 from tests.waiting import PATIENCE
@@ -38,6 +40,28 @@ def run(*argv: str | Path, cwd: Path, seconds: float = PATIENCE) -> str:
     return done.stdout
 
 
+def declared() -> set[str]:
+    """Top-level files and folders of what the wheel depends on with its usual extras."""
+    found = set[str]()
+    seen = set[tuple[str, str]]()
+    todo = [("cloze-encoder", extra) for extra in ("", "pipeline", "model", "flows")]
+    while todo:
+        name, extra = one = todo.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform
+        if name != "cloze-encoder":
+            found |= {file.parts[0] for file in distribution.files or ()}
+        for wanted in map(Requirement, distribution.requires or ()):
+            if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+                todo += [(wanted.name, each) for each in ("", *wanted.extras)]
+    return found - {"..", "__pycache__"}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a source distribution of what git would take."""
@@ -56,12 +80,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`bin` of an environment with the wheel; of this checkout's, only the dependencies."""
+    """`bin` of an environment with the wheel; of this checkout's, only what that depends on."""
     environment = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
     (site,) = environment.glob("lib/python*/site-packages")
     ours = Path(pytest.__file__).parent.parent
-    (site / "dependencies.pth").write_text(f"{ours}\n")  # whose own .pth files are not read
+    for name in declared():
+        if (ours / name).exists() and not (site / name).exists():
+            (site / name).symlink_to(ours / name)
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
     run(*pip, "--no-deps", "--no-index", "--ignore-installed", wheel, cwd=environment)
     return environment / "bin"
@@ -102,6 +128,12 @@ def test_the_wheel_holds_the_data_beside_the_modules(members: frozenset[str], pa
 def test_the_wheel_holds_one_package_and_nothing_else(members: frozenset[str]) -> None:
     tops = {name.partition("/")[0] for name in members}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"cloze"}
+
+
+def test_nothing_but_what_is_declared_is_there_to_be_imported() -> None:
+    names = declared()
+    assert {"torch", "pyarrow", "prefect", "numpy.libs", "apache_beam"} <= names
+    assert not {"pandas", "datasets", "pytest", "astropy"} & names
 
 
 def test_a_users_files_do_not_hide_our_packages(installed: Path, folder: Path) -> None:

@@ -160,7 +160,8 @@ class ExampleShards:
         sizes = self.sizes(copy, shards, rows)
         starts = starts_of(sizes.lengths)
         masked_starts = starts_of(sizes.masked_counts)
-        id_type = self._schema.field("input_ids").type.value_type.to_pandas_dtype()
+        # By its name: to_pandas_dtype() imports pandas, which nothing of ours depends on.
+        id_type = np.dtype(str(self._schema.field("input_ids").type.value_type))
         input_ids = np.empty(int(sizes.lengths.sum()), id_type)
         positions = np.empty(int(sizes.masked_counts.sum()), np.int64)
         masked_ids = np.empty(len(positions), id_type)

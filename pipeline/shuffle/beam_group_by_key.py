@@ -519,7 +519,7 @@ def packed_ranges(rows: pa.Table, with_tokens_N: Mask, ends: Sequence[int]) -> I
 
 def unpack(ranges: Iterable[bytes], *, vocabulary_size: int) -> pa.Table:
     """The rows of packed ranges: the columns of a sorted run, and `split`."""
-    form = np.dtype(id_type(vocabulary_size).to_pandas_dtype())
+    form = np.dtype(str(id_type(vocabulary_size)))  # to_pandas_dtype() imports pandas
     heads, lengths, ids = [np.zeros(0, dtype=_ROW)], [np.zeros(0, np.uint32)], [np.zeros(0, form)]
     for packed in ranges:
         # A range is a count, its rows, the lengths of their sentences, and their ids.
