@@ -56,6 +56,10 @@ CASED = 0.01
 """Share of words with capital letters in a cased vocabulary, at least."""
 
 
+LONG_TEXT = 1 << 20
+"""Characters above which a text is encoded in parts."""
+
+
 class AddedWord(NamedTuple):
     """A token added after training, matched before the text is split."""
 
@@ -178,6 +182,17 @@ class SubwordTokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without [CLS] and [SEP]."""
         return list(self.backend.encode(well_formed(text), add_special_tokens=False).ids)
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of every text, without [CLS] and [SEP], in threads.
+
+        An encoding takes hundreds of bytes a token, so a long text is encoded in parts where these
+        have the ids of the whole: in BERT's pipeline no word goes on behind a space.
+        """
+        if not self.has_fast_form or max(map(len, texts), default=0) <= LONG_TEXT:
+            found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in found]
+        return [[one for part in _parts(text) for one in self.encode(part)] for text in texts]
 
     def encode_around_masks(self, text: str) -> list[list[int]]:
         """Ids of the parts of `text` before, between and after its [MASK]s."""
@@ -432,6 +447,18 @@ def _other_special(table: JsonObject, special: Collection[str]) -> list[JsonObje
         for word in table.get("added_tokens", [])
         if word.get("special") and word["content"] not in special
     ]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """`text` in parts of up to `LONG_TEXT` characters, each but the first from a space on."""
+    begin = 0
+    while len(text) - begin > LONG_TEXT:
+        end = text.rfind(" ", begin + 1, begin + LONG_TEXT)
+        if end < 0:  # no space for so long
+            break
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
 
 
 def well_formed(text: str) -> str:

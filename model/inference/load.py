@@ -273,9 +273,8 @@ class Model:
         texts = [well_formed(text) for text in window.texts]
         if modules is not None:
             texts = [modules.text(text, before) for text in texts]
-        # In threads; [CLS] and [SEP] are added below, because a text is truncated before them.
-        encodings = tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
+        # [CLS] and [SEP] are added below, because a text is truncated before them.
+        ids = tokenizer.encode_all(texts)
         truncated = 0
         for number, text in enumerate(ids, start=window.first + 1):
             if len(text) + 2 <= longest:

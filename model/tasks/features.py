@@ -116,8 +116,7 @@ class Sequences:
 
 def tokenize(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Ragged:
     """Token ids of every text, without [CLS] and [SEP]."""
-    encodings = tokenizer.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-    return ragged([encoding.ids for encoding in encodings])
+    return ragged(tokenizer.encode_all(texts))
 
 
 def around_masks(tokenizer: SubwordTokenizer, text: str) -> tuple[list[int], list[int]]:

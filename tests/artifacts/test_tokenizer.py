@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cloze.artifacts import tokenizer as tokenizer_module
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import (
     SPECIAL_TOKENS,
@@ -113,3 +116,21 @@ def test_google_ids_on_the_released_vocabulary(shared_data: Path) -> None:
     assert tokenizer.encode("The man went to [MASK] store") == [
         1996, 2158, 2253, 2000, 1031, 7308, 1033, 3573,
     ]  # fmt: skip
+
+
+LETTERS = "ab \n\t\u00a0\u0301\u00e9\u4e2d.,[MASK]##\U0001f600"
+
+
+@given(st.lists(st.text(LETTERS, max_size=60), max_size=4))
+@settings(max_examples=200)
+def test_a_long_text_has_the_ids_of_its_parts(texts: list[str]) -> None:
+    words = (*SPECIAL_TOKENS, "a", "b", "##a", "##b", "e", "ab", ".", "\u4e2d", "[", "]")
+    tokenizer = WordPieceTokenizer(words, lowercase=True)
+    whole = [tokenizer.encode(text) for text in texts]
+    for longest in (1, 3, 10, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tokenizer_module, "LONG_TEXT", longest)
+            assert tokenizer.encode_all(texts) == whole
+            for text in texts:
+                parts = [*tokenizer_module._parts(text)]
+                assert "".join(parts) == text
