@@ -5,6 +5,7 @@ Out: the artifact, or the model's directory.
 """
 
 import os
+import re
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.config import flat
@@ -12,8 +13,10 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import Artifact, open_artifact
-from cloze.flows.config import RunConfig
 from cloze.flows.workspace import RECORD_NAME, Workspace, list_runs, read_record, run_artifact
+
+TASK_KIND = re.compile(r"finetune\.tasks\.\d+\.kind")
+"""The fields of a configuration with the kinds of its tasks."""
 
 ADAPTED = "adapted"
 """The encoder that `cloze adapt` kept, among the artifacts of a run."""
@@ -47,9 +50,12 @@ def vectors_directory(name: str, workspace: Workspace) -> str:
         record = read_record(workspace, name)
         if ADAPTED in record.stages:
             return run_artifact(workspace, name, stage=ADAPTED).directory
-        run = RunConfig.model_validate(record.config)
-        kinds = {task.kind for task in run.finetune.tasks}
-        if "retrieval" in kinds and "finetune" in record.stages and run.finetune.save != "none":
+        # As it is written: another version's record need not be one of this version's, and the
+        # classes of a run's configuration take longer to import than this to read.
+        settings = flat(record.config)
+        kinds = {kind for place, kind in settings.items() if TASK_KIND.fullmatch(place)}
+        saved = "finetune" in record.stages and settings.get("finetune.save") != "none"
+        if "retrieval" in kinds and saved:
             return run_artifact(workspace, name, stage="finetune").directory
     return model_directory(name, workspace)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cloze.artifacts.errors import UsageError
+from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.flows.config import MachineConfig, RunConfig
-from cloze.flows.workspace import RunRecord, workspace, write_record
-from cloze.named import model_directory, named_artifact
+from cloze.flows.workspace import RunRecord, StageRecord, workspace, write_record
+from cloze.named import model_directory, named_artifact, vectors_directory
 from cloze.options import Target
 from tests.conftest import SMOKE
 
@@ -60,3 +60,31 @@ def test_names_are_looked_up_without_the_packages_of_the_command_line() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "save", "stage"),
+    [
+        ("retrieval", "best", "finetune"),
+        ("retrieval", "none", "pretrain"),
+        ("span", "best", "pretrain"),
+    ],
+)
+def test_texts_are_compared_by_the_encoder_that_a_run_saved_for_it(
+    tmp_path: Path, kind: str, save: str, stage: str
+) -> None:
+    """Also of a record that another version has written."""
+    space = workspace(str(tmp_path))
+    tuned = {"tasks": [{"kind": "tagging"}, {"kind": kind, "unknown": 1}], "save": save}
+    made = StageRecord(key="k", digest="d", state="made")
+    record = RunRecord(
+        name="demo",
+        state="finished",
+        config={"finetune": tuned},
+        machine={},
+        started_at="",
+        stages={"pretrain": made, "finetune": made},
+    )
+    write_record(record, space)
+    with pytest.raises(ClozeError, match=f"artifacts/{stage}/k"):  # it is not there
+        vectors_directory("demo", space)
