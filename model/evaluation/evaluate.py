@@ -73,6 +73,7 @@ def make_scores(table: StageTable, engine_options: list[str]) -> Artifact:
         )
     if world.is_first:
         commit_scores(table, stage, encoder, language_model, sentences, progress)
+    # The others wait for the commit, or they would look for an artifact that is not there yet.
     world.barrier()
     return open_artifact(table.output)
 
@@ -142,6 +143,7 @@ def task_scores(
 
 
 def _curve(trial: Trial) -> LearningCurve:
+    # An epoch without this metric (not scored, or undefined) is left out rather than drawn as 0.
     points = tuple(
         CurvePoint(epoch=one.epoch, train_loss=one.train_loss, dev=one.dev[trial.metric])
         for one in trial.epochs

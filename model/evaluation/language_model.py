@@ -299,6 +299,9 @@ def evaluate_encoder(model: PretrainingModel, examples: Examples, world: World) 
     model.eval()
     budget = tokens_at_once(world.device)
     batches = list(batches_by_length(examples.lengths, token_budget=budget))
+    # One row per batch and not one sum per rank: float addition is not associative, and a sum of
+    # sums would change with the number of ranks. Rows that are zero on all ranks but one add
+    # exactly.
     by_batch = torch.zeros(len(batches), 3, dtype=torch.float64, device=world.device)
     for number in range(world.rank, len(batches), world.ranks):
         found = model(pack_examples(select(examples, batches[number])).to(world.device))
@@ -438,6 +441,7 @@ def fill_sentences(
     for number, sentence in enumerate(sentences):
         guesses = []
         for system, rows in rows_by_system.items():
+            # Stable, so that the lower id comes first among equals: an untrained encoder has many.
             best = np.argsort(-rows[number], kind="stable")[:count]
             guesses.append(
                 Guesses(

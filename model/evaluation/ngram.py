@@ -61,6 +61,8 @@ def read_training_tokens(tokens: Artifact, *, limit: int) -> TokenStream:
     for batch in (batch for name in names for batch in token_batches(tokens, name)):
         column = batch.column("token_ids")
         part = column.flatten().to_numpy().astype(np.int64)
+        # A slice of an Arrow list column keeps the offsets of the whole, while `flatten` returns
+        # only the values of the slice; subtracting the first offset makes them agree.
         starts = column.offsets.to_numpy()[:-1] - column.offsets[0].as_py()
         begins = np.zeros(len(part) + 1, np.bool_)
         begins[starts] = True  # an empty last document begins after the last token
@@ -175,6 +177,8 @@ class NgramModel:
         shorter_CV = np.zeros((len(left_C), self.vocabulary_size), np.float32)
         rest_C = np.zeros(len(left_C), np.float32)
         for counts, neighbour_C in ((self._after, left_C), (self._before, right_C)):
+            # Contexts are sorted, so a chunk repeats its few left neighbours many times: their rows
+            # of V numbers are computed once and spread.
             distinct, place_C = np.unique(neighbour_C, return_inverse=True)
             shares, back_off = counts.dense(distinct)
             shorter_CV += shares[place_C]

@@ -84,6 +84,7 @@ def export_task(
     files |= _tokenizer_files(tokenizer, model.encoder.config, longest=longest)
     wanted = (saved.task.name, "pretrained", "")
     candidates = [trial for trial in trials if (trial.task, trial.system, trial.point) == wanted]
+    # The same choice as in fine-tuning, which saved the model of the trial with the highest merit.
     kept = max(candidates, key=lambda trial: trial.merit)
     card = task_card(saved, model, kept, artifact.manifest).encode()
     return _write_folder({**files, CARD: card}, directory, is_all=is_all)
@@ -177,6 +178,8 @@ def _write_folder(
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target}: exists already; name a new or empty directory")
     target.mkdir(parents=True, exist_ok=True)
+    # The mark comes before the first file and goes after the last, so a folder without one is never
+    # half an export.
     mark.touch()
     for name, content in contents.items():
         filesystem.write_bytes(str(target / name), content)

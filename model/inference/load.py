@@ -134,6 +134,8 @@ class Model:
         def compute(examples: Sequence[Example]) -> list[list[list[Fill]]]:
             batch = pack_sequences(examples).to(device)
             states = self.module.encoder(batch)
+            # Only the rows of the masked tokens are multiplied by the word embeddings: M of T, and
+            # the vocabulary is the widest side of any product here.
             logits_MV = self.module.masked_lm_logits(states, batch.masked_lm_positions)
             best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
             require_finite(best.values.cpu().numpy(), "the probability of a token")
@@ -424,6 +426,9 @@ def model_of(
         for name, parameter in module.named_parameters()
         if name not in files.parameters
     }
+    # `assign` puts the tensors that were read in the place of parameters which have only shapes so
+    # far: no second copy of the weights, and no time for an initialisation that they would
+    # overwrite.
     module.load_state_dict({**missing, **files.parameters}, assign=True)
     where, chosen = placed(device, precision)
     module.to(device=where, dtype=torch.bfloat16 if chosen == "bf16" else torch.float32).eval()
@@ -468,5 +473,7 @@ def _by_length(
     lengths = np.array([len(example.input_ids) for example in examples])
     for rows in batches_by_length(lengths, token_budget=tokens_at_once(device)):
         computed = compute([examples[row] for row in rows])
+        # Batches come in the order of lengths. The results of a window wait until all are there,
+        # since the first text may be in the last batch.
         results.update(zip(rows.tolist(), computed, strict=True))
     return (results[number] for number in range(len(examples)))

@@ -82,6 +82,8 @@ def _deal(
     model: Model, job: RankJob, windows: Iterator[Window], options: EmbedOptions
 ) -> Iterator[WindowVectors]:
     ranks = job.machine.ranks
+    # One window more than ranks tells whether the stream is worth their start. Nothing can be put
+    # back into an iterator, so those taken are put in front of it again.
     first = [*islice(windows, ranks + 1)]
     if len(first) <= ranks:
         yield from (window_vectors(model, window, options) for window in first)
@@ -106,6 +108,8 @@ def _deal(
 
         waiting = deque[Future[WindowVectors]]()
         while True:
+            # Only as many windows are taken from the stream as keep the ranks busy, however fast
+            # texts come.
             for window in islice(stream, AHEAD * ranks - len(waiting)):
                 waiting.append(pool.submit(compute, window))
             if not waiting:
@@ -142,6 +146,8 @@ class _Rank:
             **dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), threads),
         }
         ours, theirs = socket.socketpair()
+        # The parent's copy of the far end is closed once the rank has its own: otherwise reading
+        # from a rank that died would wait instead of ending.
         with theirs:
             handle = theirs.fileno()
             # In a session of its own: Ctrl-C is for the parent, which ends the ranks.
@@ -169,6 +175,8 @@ class _Rank:
         if self._error:  # it has ended: only the first of its windows says why
             raise self._error
         try:
+            # The job goes with the first window rather than from the constructor, so that a rank which
+            # died at its start is reported in the one place below.
             if self._first is not None:
                 _put(self._stream, self._first)
                 self._first = None

@@ -126,6 +126,8 @@ class _Labels:
         self._filled: set[str] = set()
         self._lines = array("Q")
         self._room = MOST_LABELS
+        # Labels are few and rows many: each distinct string, and each shape of an input, is kept
+        # once and shared by all rows that have it.
         self._known: dict[str, str] = {}
         self._shapes: dict[int, JsonValue] = {}
 
@@ -159,6 +161,8 @@ class _Labels:
     def _label(self, cell: JsonValue) -> JsonValue:
         """The cell, of which every string is kept once."""
         if isinstance(cell, str):
+            # Long strings count as several labels, so that the limit holds for memory and not just
+            # for rows.
             self._room -= len(cell) // 64
             return self._known.setdefault(cell, cell)
         if isinstance(cell, list):

@@ -172,6 +172,8 @@ class HostCopies:
         size = tensor.nbytes
         taken = -(-size // ALIGNMENT) * ALIGNMENT
         # Sizes come in the same order for every checkpoint, so no piece is added later.
+        # A tensor is never split: what is left at the end of a piece is unused until the next
+        # `take`.
         if self._free and len(self._free[0]) < taken:
             del self._free[0]
         if not self._free:
@@ -317,6 +319,8 @@ class Checkpoints:
                 losses[step] = float(state["heldout_loss"])
         # The earlier one of equals, so that the choice does not change later.
         best = {min(losses, key=lambda step: (losses[step], step))} if losses else set()
+        # `newest` need not have the highest number: a run that resumed from before damaged
+        # checkpoints writes lower ones than theirs, and must not remove what it has just written.
         for step in set(sorted(self.steps())[: -self.keep]) - best - {newest}:
             # Renamed first: a checkpoint that is half removed must not be found, and reported, as
             # damaged.
@@ -332,6 +336,8 @@ def damage(directory: Path) -> str | None:
         facts = json.loads((directory / "files.json").read_text())
         for name, (size, digest) in facts.items():
             path = directory / name
+            # The size first: a truncated file is the most frequent damage, and is found without
+            # reading gigabytes.
             if path.stat().st_size != size:
                 return f"{name} has {path.stat().st_size} bytes, expected {size}"
             if digest_of_file(path) != digest:
@@ -346,6 +352,8 @@ def damage(directory: Path) -> str | None:
 def resume(checkpoints: Checkpoints, *, world: World, identity: Identity) -> SavedRun | None:
     """The latest intact checkpoint if it belongs to this run; None if there are no checkpoints."""
     found = None
+    # Only one rank looks: those on other machines may not see the folder, and two looks at a folder
+    # that is being repaired could disagree.
     if world.is_first:
         checkpoints.remove_unfinished()
         found = checkpoints.newest()

@@ -67,6 +67,7 @@ def finished_parameters(artifact: Artifact) -> dict[str, ParameterState]:
     moments = [load_file(artifact.path(name)) for name in MOMENTS]
     weights = load_file(artifact.path("model.safetensors"))
     family = artifact.manifest.config["encoder"].get("family", "bert")
+    # The artifact has the weights under Hugging Face's names, the moments under ours.
     masters = from_hugging_face(weights, moments[0], family)
     return {
         name: ParameterState(masters[name], *(part[name] for part in moments)) for name in masters
@@ -88,6 +89,8 @@ def continuation_of(table: StageTable) -> Continuation | None:
         return None
     finished = open_input(table, CONTINUED)
     check_continuation(finished, table.keyed_config)
+    # Settings alone do not tell: the data order addresses examples by number, so with other
+    # examples the continued run would neither repeat nor complete the pass it is in.
     ours, theirs = table.inputs["examples"].digest, finished.manifest.inputs["examples"]
     if ours != theirs:
         raise UsageError(

@@ -67,6 +67,8 @@ class _Graph:
         for name, tensor in batch.tensors().items():
             getattr(self.batch, name).copy_(tensor, non_blocking=True)
         for place, divisor in zip(self.divisors, divisors, strict=True):
+            # The value travels as an argument of the kernel: no copy from the host that it would
+            # wait for.
             place.fill_(divisor)
         torch.cuda.manual_seed(seed)
         self.graph.replay()
@@ -107,6 +109,7 @@ class StepGraphs:
             # Work queued meanwhile by other threads (copies of the next batches) is not captured.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 sums = self._engine.forward(inputs, dropout=DeviceNoise())
+                # Without `last`: graphs are for a single rank, which has nothing to reduce.
                 self._engine.backward(sums.loss(*divisor_values.unbind()))
                 written = torch.stack([value.detach().float() for value in sums])
             self._graphs[shape] = _Graph(graph, inputs, divisor_values, written)

@@ -259,6 +259,7 @@ def _store_on_loopback(rank: int, ranks: int, *, timeout: timedelta) -> Store | 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if host not in LOOPBACK:
         return None
+    # lo on Linux, lo0 on macOS
     interface = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)

@@ -72,6 +72,8 @@ class Engine(ABC):
     def forward(self, batch: PackedBatch, *, dropout: int | Noise | None) -> PretrainingSums:
         """The sums of a `PretrainingModel`; without `dropout`, as in evaluation, no gradients."""
         training = dropout is not None
+        # `train` visits every module of the model, so it is called only where the mode changes:
+        # before and after an evaluation.
         if self.model.training != training:
             self.model.train(training)
         with torch.set_grad_enabled(training):
@@ -195,6 +197,8 @@ class Replicated(Engine):
 
     def state(self) -> Iterator[tuple[str, ParameterState]]:
         """The state of every parameter, one at a time; not copied."""
+        # A parameter that was never updated has no moments yet. Zeros are what it would begin with,
+        # so every checkpoint has all three parts.
         for name, parameter in self.model.named_parameters():
             kept = self._optimizer.state.get(parameter, {})
             moments = [kept[m] if m in kept else torch.zeros_like(parameter) for m in MOMENTS]

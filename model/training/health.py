@@ -71,6 +71,8 @@ class Alarms:
             )
         if len(self._losses) == SPIKE_WINDOW:
             mean, deviation = float(np.mean(self._losses)), float(np.std(self._losses))
+            # A loss that hardly changes has hardly any deviation; the constant keeps its noise from
+            # counting.
             # `not <=`, so that NaN counts as a spike too.
             if not record.masked_lm_loss <= mean + SPIKE_SIGMAS * deviation + 1e-3:
                 found["spike"] = (
@@ -125,6 +127,7 @@ class Watchdog:
 
     def reached(self, site: str, step: int) -> None:
         """Record that the loop has reached `site` of `step`."""
+        # Without a lock: the watching thread at worst reads the site before, and looks again later.
         self._site, self._step = site, step
         self._alive_at = time.monotonic()
         self.fault(site, step)
@@ -133,6 +136,8 @@ class Watchdog:
         interval = min(1.0, self.timeout / 10)
         while not self._done.wait(interval):
             # Covers native code that never returns to Python, so that this thread cannot run.
+            # Each call replaces the timer of the one before, so it only expires once this loop
+            # stands still.
             faulthandler.dump_traceback_later(
                 self.timeout + GRACE_SECONDS, exit=True, file=sys.__stderr__ or 2
             )
@@ -253,6 +258,8 @@ class Stop:
         """Handle SIGTERM and SIGINT as requests to stop; restores the handlers on exit."""
 
         def request(signum: int, frame: FrameType | None) -> None:
+            # No more than a flag: a handler may run in the middle of a step, whose state must not
+            # be saved, or of a collective operation that the other ranks are waiting in.
             self.wanted = True
 
         before = {

@@ -95,6 +95,7 @@ class Trainer:
     def train(self) -> None:
         """Train until all steps are done or a rank is asked to stop."""
         every, end = self.stage.pretrain.evaluate_every, self.engine.schedule.end
+        # The schedule's end, not the configured one: an earlier attempt may have shortened it.
         self.curve.end = self.telemetry.steps = end
         make = on_device(self.source, self.world.device)
         before = time.monotonic()
@@ -116,6 +117,8 @@ class Trainer:
                     # no rank leaves before the first one has written
                     self.world.barrier()
                     raise Terminated
+                # Batches were prefetched for the end known at the start; a deadline may have moved
+                # it forward.
                 if last:
                     break
                 before = time.monotonic()

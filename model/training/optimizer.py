@@ -153,6 +153,8 @@ def clip(gradients: list[Tensor], max_norm: float) -> Tensor:
     norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
     on_cpu = norm.device.type == "cpu"  # where reading a value is free
     if not on_cpu or norm > max_norm:
+        # On a GPU the choice is made there, by a factor of 1 where nothing is to be clipped: an
+        # `if` would wait for the norm.
         scale = torch.where(norm > max_norm, max_norm / (norm + 1e-6), 1.0)
         torch._foreach_mul_(gradients, scale)
     return norm

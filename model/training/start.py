@@ -101,6 +101,8 @@ def restart_prepared() -> None:
     """
     with contextlib.suppress(ClozeError, OSError):
         wanted = table_environment(sys.argv[1:])
+        # Names only: a variable with another value was set by somebody who meant it. After the
+        # restart all are set, so that there is at most one.
         if not wanted.keys() <= os.environ.keys():
             sys.stdout.flush()
             command = [sys.executable, *sys.orig_argv[1:]]
@@ -148,6 +150,8 @@ def ranks_of(
         return (Rank(argv, common),)
     # A free port: any default would be the same for every run on a machine.
     with socket.socket() as probe:
+        # The port is free again before the first rank binds it. If another program is faster, that
+        # rank fails at its start, and nothing has been computed yet.
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     count = str(machine.ranks)

@@ -44,8 +44,12 @@ def supervise(ranks: Sequence[Rank], *, max_restarts: int, pause: float = PAUSE)
                 start(rank.argv, environment={**os.environ, **rank.environment}, cores=rank.cores)
                 for rank in ranks
             ]
+            # One rank's end is the end of all: the others would wait for it in a collective
+            # operation, and a fresh set of ranks resumes from the same checkpoint in any case.
             code = supervisor.watch(*started)
             code = shell_code(code - 256 if code > LARGEST_CODE else code)
+            # A request to stop outranks the exit code: ranks that saved and left must not be
+            # started again.
             if supervisor.received or code in FINAL or not left:
                 break
             say(f"warning: training ended with exit code {code}; starting again ({left} left)")

@@ -351,6 +351,8 @@ def mlflow_run(store: str, table: StageTable) -> Tracker:
     mlflow = import_module("mlflow")
     failure = mlflow.exceptions.MlflowException
     try:
+        # A client rather than `mlflow.start_run`, whose run is global to the process and may be
+        # another one, as named by MLFLOW_RUN_ID.
         client = mlflow.MlflowClient(tracking_uri=store)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         known = client.get_experiment_by_name(name)

@@ -46,6 +46,8 @@ class IdleTeam:
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # free(NULL) does nothing
 
         def lead() -> None:
+            # An empty parallel region: libgomp keeps its threads for the next region of the same
+            # leader, and counts them as long as that thread lives.
             runtime.GOMP_parallel(nothing, None, ctypes.c_uint(size), ctypes.c_uint(0))
             begun.set()
             self._end.wait()  # a team ends with the thread that leads it
@@ -118,6 +120,7 @@ def patient_threads(threads: int) -> Iterator[None]:
     try:
         yield
     finally:
+        # First the watcher, then the team: a watcher that still runs could create another one.
         ended.set()
         watcher.join()
         waiting.spin()
@@ -143,5 +146,7 @@ def _runtime() -> ctypes.CDLL | None:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
+    # By its path: torch's wheel brings a libgomp of its own, and loading one by name could yield a
+    # second library, whose count of threads torch's never reads.
     paths = [line.split()[-1] for line in maps if "libgomp" in line]
     return ctypes.CDLL(paths[0]) if paths else None
