@@ -110,6 +110,8 @@ def _kept(artifact: Artifact, names: list[str]) -> _Kept:
 
 
 def _scalars(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
+    # NumPy ignores zero bytes at the end of such a string. As all have the same length, different
+    # digests stay different, and the order is that of the bytes.
     return np.ascontiguousarray(digests).view(f"S{TOKEN_DIGEST_BYTES}").ravel()
 
 
@@ -132,6 +134,7 @@ def _find(block: TextBlock, kept: _Kept, stage: TokensStage) -> tuple[Int64s, In
     same_D = (theirs_D == splits_D) | ((theirs_D < drawn) & (splits_D < drawn))
     is_kept_D = (kept.digests_K[places_D] == digests_D) & (block.reasons_D == Reason.KEPT) & same_D
     rows = np.flatnonzero(is_kept_D & ~kept.seen_K[places_D])
+    # Equal documents of one block are not marked as seen yet: of these, too, the first alone.
     _, first = np.unique(places_D[rows], return_index=True)
     rows = rows[np.sort(first)]
     kept.seen_K[places_D[rows]] = True
@@ -186,6 +189,7 @@ def _lost(kept: _Kept) -> int:
     lost = np.flatnonzero(~kept.seen_K)
     if len(lost) >= FEWEST_DOCUMENTS:
         return len(lost)
+    # Python's bytes lack the zeros at the end, which NumPy drops.
     found = (digest.ljust(TOKEN_DIGEST_BYTES, b"\0") for digest in kept.digests_K[kept.seen_K][:4])
     tails = {hashlib.blake2b(one + b"tail", digest_size=16).digest() for one in found}
     digests = (digest.ljust(TOKEN_DIGEST_BYTES, b"\0") for digest in kept.digests_K[lost].tolist())

@@ -59,6 +59,8 @@ class PairSample:
         """Keep the pair if its key is among the smallest so far."""
         self.seen += 1
         if len(self._kept) < self.wanted:
+            # A heap has its smallest element on top. Of negated keys that is the largest key of the
+            # sample, the one that a smaller one replaces.
             heapq.heappush(self._kept, (-key, pair))
         else:
             heapq.heappushpop(self._kept, (-key, pair))
@@ -81,6 +83,8 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     turns = round(1 / config.heldout_share)
     for number, pairs in enumerate(parts):
         # One part of `turns` for dev, one for test.
+        # Whole parts of documents, since neighbouring pairs of a text are alike: dealt one by one,
+        # the training pairs would give away those that are scored.
         split = {1: "dev", 2: "test"}.get(number % turns, "train")
         for query, passage in pairs:
             if not query or len(passage.split()) < MIN_PASSAGE_WORDS or query == passage:

@@ -121,6 +121,7 @@ def make_tokens(table: StageTable, options: list[str]) -> Artifact:
                 f"({reasons or 'it has none'}); check the paths, the reader and [cleaning]"
             )
         artifact = _commit(table, files=files, groups=groups, backend=backend, job=job)
+    # Only after the commit: until then, an interrupted attempt goes on from these files.
     clear_work(table.output)
     return artifact
 
@@ -161,10 +162,10 @@ def _run_what_is_missing(
             say(
                 f"tokens: {len(shards) - len(missing)} of {len(shards)} shards are finished already"
             )
-        # All shards are done: only buckets are left, so progress counts them instead of megabytes.
         total = sum(shard.megabytes for shard in missing)
         progress = Progress("tokens", total=total, unit="MB")
     else:
+        # All shards are done: only buckets are left, so progress counts them instead of megabytes.
         every = bucket_groups(backend.smallest(), job)
         groups = unfinished_groups(every, job)
         done = len(every) - len(groups)

@@ -175,8 +175,8 @@ class _Rank:
         if self._error:  # it has ended: only the first of its windows says why
             raise self._error
         try:
-            # The job goes with the first window rather than from the constructor, so that a rank which
-            # died at its start is reported in the one place below.
+            # The job goes with the first window rather than from the constructor, so that a rank
+            # which died at its start is reported in the one place below.
             if self._first is not None:
                 _put(self._stream, self._first)
                 self._first = None

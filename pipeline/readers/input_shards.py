@@ -110,6 +110,8 @@ class CorpusFiles:
         state = digest_of([[asdict(file) for file in files] for files in self._files]).encode()
         if filesystem.exists(record) and filesystem.read_bytes(record) != state:
             self._forget()
+        # Written before any work begins, so whatever this attempt leaves behind can be told from
+        # the leftovers of another state of the files.
         filesystem.write_bytes(record, state)
 
     @property
@@ -128,6 +130,8 @@ class CorpusFiles:
             # a few files evenly spread over the source
             some = files[:: max(1, len(files) // PEEKED_FILES)] if source.reader in PROSE else []
             for file in some:
+                # A file that cannot be read is reported when it is read for good, with what to do
+                # about it.
                 with suppress(ClozeError):
                     head = next(stream(file.path), b"")[:HEAD_BYTES].decode("utf-8", "replace")
                     if (found := format_of(head, file.path)) != "text":

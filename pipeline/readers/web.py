@@ -60,6 +60,7 @@ def without_tags(block: DocumentBlock) -> DocumentBlock:
 
     A document that cannot be parsed becomes a broken record.
     """
+    # One search over the whole block settles the usual case, in which no document has tags.
     if not _BLOCK_TAG.search(block.text.tobytes()):
         return block
     found = [
@@ -114,10 +115,13 @@ def _text(record: Any) -> bytes | BrokenRecord | None:
     kind, _, parameters = (headers.get_header("Content-Type") or "").lower().partition(";")
     if kind.strip() not in ("text/html", "application/xhtml+xml", "text/plain"):
         return None
+    # One byte more than is allowed tells a page that is too long from one that just fits.
     content = record.content_stream().read(MAX_RECORD_BYTES + 1)
     if len(content) > MAX_RECORD_BYTES:
         return BrokenRecord(f"more than {MAX_RECORD_BYTES:,} bytes, the limit for one page")
     encoding = _library("resiliparse.parse.encoding")
+    # As browsers do: what the server declares comes first, and only where it is silent is the
+    # encoding guessed.
     declared = parameters.partition("charset=")[2].strip(" \"';")
     page = encoding.bytes_to_str(content, declared or encoding.detect_encoding(content))
     if kind.strip() == "text/plain":

@@ -90,6 +90,8 @@ def refuse_unknown(flags: Sequence[str]) -> None:
 
 statesampler.StateSampler = _StateSampler  # type: ignore[misc,assignment]  # there is no option
 logging.getLogger().setLevel(_root_level)
+# What the imports made is hidden from the collector for good: it would mark every object in
+# passing, and so give each forked worker a copy of these pages.
 gc.freeze()
 if _collecting:
     gc.enable()

@@ -182,6 +182,8 @@ def polling(reader: ReportReader, *, stall_timeout: float) -> Iterator[None]:
                 alive_at = time.monotonic()
             elif time.monotonic() - alive_at > stall_timeout:
                 say(f"error: {stalled(stall_timeout)}")
+                # An exception raised here would end this thread alone; a signal reaches the job,
+                # wherever it is.
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 

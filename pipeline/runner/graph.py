@@ -101,6 +101,8 @@ class WorkQueue:
                 os.close(os.open(os.path.join(directory, str(number)), os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 continue
+            # A claim is never given back: a worker that dies with one ends the job, and the next
+            # attempt has a directory of its own.
             yield task
 
     def report(self, **done: float) -> None:
@@ -111,6 +113,8 @@ class WorkQueue:
         if not self.directory:
             return
         words = (f"{unit}={amount:.9g}" for unit, amount in done.items())
+        # Opened for each report, because the queue is pickled to other processes, where no handle
+        # can go.
         handle = os.open(self.reports, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(handle, " ".join(words).encode() + b"\n")
@@ -153,6 +157,7 @@ def share_out(
         return enumerate([tasks] * queue.workers if queue.directory else [[task] for task in tasks])
 
     def take(share: tuple[int, Iterable[Sequence[Item]]]) -> Iterable[Item]:
+        # A share's number is its key, given once: there is exactly one list to each.
         (tasks,) = share[1]
         return queue.claim(tasks, label=label) if queue.directory else tasks
 
@@ -233,6 +238,7 @@ def job_error(kind: str, text: str) -> ClozeError:
         f"cloze.artifacts.errors.{kind}: {text}" if kind in ERROR_KINDS else text
     )
     if raised:
+        # The last one: in a chain of exceptions, Python prints the causes first.
         return ERROR_KINDS.get(raised[-1][0], JobFailed)(raised[-1][1])
     details = _GRPC_DETAILS.findall(text)
     if details:

@@ -247,6 +247,7 @@ def write_bucket(
 ) -> BucketAccount:
     """Write one bucket of deduplicated `rows`; `lost` are the documents dropped from it."""
     rows = _part_of(rows, group.part, share=job.stage.corpus.heldout_share)
+    # Counted even where the file exists already: an account is of all the group's buckets.
     ids = list_values(rows["token_ids"])
     counts_V = np.zeros(job.vocabulary_size, dtype=np.int64)
     for begin in range(0, len(ids), COUNTED_AT_ONCE):  # bincount makes a 64-bit copy
@@ -283,6 +284,7 @@ def put_account(group: Buckets, accounts: Iterable[BucketAccount], *, job: Token
     every = list(accounts)
     dropped = pa.concat_tables([account.dropped for account in every])
     counts_V = np.sum([account.counts_V for account in every], axis=0)
+    # The counts come last, since they are what marks the group as finished.
     put_bytes(job.output, ipc_bytes(dropped), name=group.dropped_name, rows=len(dropped))
     put_bytes(job.output, counts_V.tobytes(), name=group.counts_name)
     return group.counts_name
@@ -328,5 +330,6 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
         row["text_bytes"] = row["text_bytes"] * len(row["token_ids"]) // max(len(ids), 1)
         if row["sentence_lengths"]:
             parts.append(row)
+    # The tails' new digests are in no order.
     parts.sort(key=lambda row: bytes(row["document_digest"]))
     return pa.Table.from_pylist(parts, schema=rows.schema)

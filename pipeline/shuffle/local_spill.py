@@ -142,6 +142,8 @@ def write_group(group: Buckets, *, spill: LocalSpill, queue: WorkQueue) -> str:
 def write_index(path: str, runs: list[str], counts: DocumentCounts) -> None:
     """Write the index of a shard, which marks it finished."""
     content = json.dumps({"runs": runs, "counts": asdict(counts)}).encode()
+    # Not flushed to the disk, which would cost more than the write: `unfinished` distrusts whatever
+    # is older than the last boot, so only the end of a program has to be survived.
     filesystem.write_bytes(path, content, durable=False)
 
 
@@ -151,6 +153,7 @@ def open_run(path: str) -> list[pa.RecordBatch]:
     return [reader.get_batch(index) for index in range(reader.num_record_batches)]
 
 
+# A worker maps every run once for all of its buckets; what is kept are maps, not contents.
 _open_once = lru_cache(maxsize=4096)(open_run)
 
 
@@ -206,6 +209,8 @@ def _write_arrow(path: str, schema: pa.Schema, tables: Sequence[pa.Table]) -> No
     empty = pa.RecordBatch.from_pylist([], schema=schema)
     with temporary_beside(path) as temporary:
         with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            # An empty table has no batches at all, but readers find a split by the position of its
+            # batch.
             for table in tables:
                 writer.write_batch(next(iter(table.combine_chunks().to_batches()), empty))
         os.replace(temporary, path)

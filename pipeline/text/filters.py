@@ -141,6 +141,8 @@ class TextMeasures:
         text = self._text
         starts = np.flatnonzero(text[:-2] == 0xE2)
         one = starts[(text[starts + 1] == 0x80) & (text[starts + 2] == 0xA6)]
+        # Of the edges of runs of full stops, those with even numbers are where a run begins. No run
+        # crosses the end of a document, which is a line feed.
         edges = np.flatnonzero(np.diff(text == ord("."), prepend=False, append=False))
         dots, threes = edges[::2], np.diff(edges)[::2] // 3
         before = offsets_of(threes)[np.searchsorted(dots, self._ends)]
@@ -220,6 +222,8 @@ class TextMeasures:
     @cached_property
     def blocked(self) -> Offsets:
         """Blocked words and phrases, as whole words in any case."""
+        # The longest first: alternatives are tried in order, and a word must not hide a phrase that
+        # begins with it.
         words = sorted(self._cleaning.blocked_words, key=len, reverse=True)
         pattern = rf"(?<!\w)(?:{'|'.join(re.escape(word.lower()) for word in words)})(?!\w)"
         found = re.compile(pattern)
@@ -274,6 +278,8 @@ def _duplicate(n: int) -> Rule:
     )
 
 
+# Limits are multiplied by counts, or counts divided by at least 1, so that a document without words
+# or lines is judged without dividing by 0.
 RULES: tuple[Rule, ...] = (
     Rule(Reason.SHORT, "min_words", GOPHER, lambda of, limit: of.words.words < limit),
     Rule(Reason.LONG, "max_words", GOPHER, lambda of, limit: of.words.words > limit),
@@ -394,6 +400,8 @@ def filter_documents(
         share = cleaning.max_replacement_share
         limit = share * np.maximum(counts.characters, 1)
         broken.append((Reason.NOT_TEXT, replaced > limit))
+    # Measures are computed when a rule first asks for them: those of rules that are off cost
+    # nothing.
     broken += (
         (rule.reason, rule.breaks(counts, limit))
         for rule in RULES

@@ -36,6 +36,7 @@ class Kind(NamedTuple):
 def passes_luhn(number: bytes) -> bool:
     """Whether the last digit of a card number is right; what is not a digit does not count."""
     digits = [byte - ord("0") for byte in number if chr(byte).isdigit()]
+    # From the right, every second digit is doubled; where that has two digits, their sum counts.
     doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
     return (sum(doubled) + sum(digits[::-2])) % 10 == 0
 
@@ -56,6 +57,8 @@ DIGITS = b"0123456789"
 KINDS: dict[str, Kind] = {
     "mail": Kind(
         re.compile(
+            # No pattern may begin within a word: from each of its characters, a long run without an
+            # @ would be searched to its end again, in quadratic time.
             rb"(?<![\w.+-])[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
             rb"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+[A-Za-z0-9]"
             rb"(?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -110,12 +113,16 @@ def mask_personal(
             if kind.is_one(match.group())
         ]
         starts, stops = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        # How many matches lie before each document's end: the differences are its own, and the sum
+        # of what these have grown by moves the end.
         before_D = np.searchsorted(stops, ends, side="right")
         masked[name] = np.diff(before_D, prepend=0)
         masks = [kind.mask(raw[start:stop]) for start, stop in found]
         bounds = zip([0, *stops.tolist()], [*starts.tolist(), len(raw)], strict=True)
         kept = (raw[start:stop] for start, stop in bounds)
         grown = np.array([len(mask) for mask in masks], dtype=np.int64) - (stops - starts)
+        # The next kind is looked for in the text as it now is, so what was masked is not found
+        # again.
         raw = b"".join(part for pair in zip(kept, [*masks, b""], strict=True) for part in pair)
         ends = ends + offsets_of(grown)[before_D]
     if not any(counts.any() for counts in masked.values()):

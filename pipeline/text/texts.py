@@ -150,6 +150,7 @@ def read_texts_and_paragraphs(
             cleaned = without_boilerplate(whole, listed, source.boilerplate)
         had_text_D, left_D = _has_text(whole), _has_text(cleaned)
         cleaned, removed = apply_line_rules(cleaned, cleaning)
+        # Before the digest is taken: texts that differ only in what is masked are duplicates.
         cleaned, masked = mask_personal(cleaned, cleaning)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if _line_break(source) != "sentence":

@@ -166,6 +166,8 @@ def measure_words(block: DocumentBlock, *, n_grams: bool = True) -> WordMeasures
     text, ends = np.ascontiguousarray(block.text), np.ascontiguousarray(block.ends, dtype=np.int64)
     if kernel is None:
         texts = _decoded(block)
+        # Without documents the list has no second dimension, so the empty array is assigned to
+        # itself.
         found_DM[:] = [_plain_words(one, n_grams=n_grams) for one in texts] or found_DM
     elif kernel.measure_words(
         *(pointer(text), pointer(ends), documents, pointer(table), n_grams), pointer(found_DM)
@@ -221,6 +223,8 @@ def _plain_lines(text: str, short_characters: int) -> list[int]:
 
 def _plain_words(text: str, *, n_grams: bool) -> list[int]:
     words = list(cut_words(text))
+    # Sizes are in units, of which `UNITS_PER_WORD` make a word. They are divided only as sums, so
+    # that the fractions that single characters count as add up.
     sizes = [_units(word) for word in words]
     kinds = [[_kind(character) for character in word] for word in words]
     is_word = [any(not kind & PUNCTUATION for kind in of_word) for of_word in kinds]
@@ -236,9 +240,12 @@ def _plain_words(text: str, *, n_grams: bool) -> list[int]:
     stop_words = len(STOP_WORDS & {word.lower() for word in words if word.isascii()})
     if not n_grams:
         return [*counts, *[0] * (len(TOP_SIZES) + len(DUPLICATE_SIZES)), stop_words]
+    # The units in front of each word: the size of a run of words is then a difference.
     before = [0, *accumulate(sizes)]
     for n in TOP_SIZES:
         grams = Counter(tuple(words[a:b]) for a, b in _windows(before, n))
+        # Of equally frequent n-grams the earliest, as a Counter keeps the order of first
+        # occurrence.
         top, times = next(iter(grams.most_common(1)), ((), 0))
         counts.append(len(" ".join(top)) * times)
     for n in DUPLICATE_SIZES:
@@ -258,6 +265,7 @@ def _plain_words(text: str, *, n_grams: bool) -> list[int]:
 def _windows(before: Sequence[int], n: int) -> Iterator[tuple[int, int]]:
     """The runs of words that have just as many as `n` words: where they begin and end."""
     end = 0
+    # Both ends only move forward. Among single characters a run has more than n words, elsewhere n.
     for begin in range(len(before) - 1):
         while end < len(before) - 1 and before[end] - before[begin] < n * UNITS_PER_WORD:
             end += 1
@@ -285,10 +293,13 @@ def cut_words(text: str) -> Iterator[str]:
 
 def _cut_run(run: str) -> Iterator[str]:
     """Cut a run of characters without white space."""
+    # From the outside in: marks before the run, marks behind it (taken from the end, so they are
+    # given in reverse), a short form such as n't, then the marks within what is left.
     while size := _prefix(run):
         yield run[:size]
         run = run[size:]
     ending: list[str] = []
+    # Looked up again after each mark: of `e.g.)` the bracket is cut off, and the full stop stays.
     while run not in ABBREVIATIONS and (size := _suffix(run)):
         ending.append(run[-size:])
         run = run[:-size]
@@ -301,6 +312,7 @@ def _cut_run(run: str) -> Iterator[str]:
     start = at = 0
     while at < middle and not _is_address(plain):
         size = _infix(plain[:middle], at)
+        # A mark with which a part begins stays there, unless it is a word by itself.
         if not size or (at == start and not _kind(run[at]) & ALONE):
             at += 1
             continue
@@ -365,6 +377,8 @@ def _is_full_stop(run: str) -> bool:
         return True
     if before & LETTER != UPPER:
         return before & LETTER != 0
+    # One capital may be an initial (`J.`) or the end of `U.S.`; after two, in `USA.`, a sentence
+    # ends.
     return _kind(run[-3:-2]) & UPPER != 0
 
 
@@ -393,6 +407,7 @@ def _between(run: str, at: int) -> int:
     elif character == ",":
         parts = left & LETTER != 0 and right & LETTER != 0
     elif kind & HYPHEN and left & (LETTER | DIGIT):
+        # Up to three hyphens are one dash, which only parts words: a letter has to follow.
         dashes = min(len(rest) - len(rest.lstrip("-")), 3) if character == "-" else 1
         return dashes if _kind(rest[dashes : dashes + 1]) & LETTER else 0
     else:
