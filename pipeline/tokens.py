@@ -16,7 +16,7 @@ are named. A summary of a few lines gives an example and a remedy for each reaso
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -204,14 +204,9 @@ def _commit(
     by_split: dict[str, list[FileEntry]] = {}
     for entry in entries:
         by_split.setdefault(entry.statistics["split"], []).append(entry)
-    share, rule = job.stage.corpus.heldout_share, division_of(backend.smallest(), job).rule
-    if share and by_split.keys() == {TRAIN}:
-        say(
-            "warning: documents of one sentence cannot be split, so there is no held-out text to "
-            "evaluate on; add more text, or hold out a source"
-        )
-    elif said := HELD_OUT_OF_FEW.get(rule):
-        say(f"tokens: {said.format(share=share)}")
+    rule = division_of(backend.smallest(), job).rule
+    if about := _about_division(rule, by_split.keys(), share=job.stage.corpus.heldout_share):
+        say(about)
     with temporary_directory(job.scratch) as local:
         lists = chain(backend.dropped(local), dropped_lists(groups, job.output, scratch=local))
         listed, dropped, by_source = put_dropped(lists, files, output=job.output, scratch=local)
@@ -251,6 +246,17 @@ def _commit(
             **({"edits": counts.edits} if counts.edits else {}),
         },
     )
+
+
+def _about_division(rule: str, splits: Collection[str], *, share: float) -> str:
+    """What to say of how documents were divided, if it is not the usual way."""
+    if share and set(splits) == {TRAIN}:
+        return (
+            "warning: documents of one sentence cannot be split, so there is no held-out text to "
+            "evaluate on; add more text, or hold out a source"
+        )
+    said = HELD_OUT_OF_FEW.get(rule, "")
+    return f"tokens: {said.format(share=share)}" if said else ""
 
 
 def put_dropped(
