@@ -673,6 +673,8 @@ def _foreign(
         # A mark alone stays as it is.
         return (token[1:] or token) if begins else f"{CONTINUATION}{token}"
 
+    # Tried rather than read from the file: several normalizers fold case, alone or within a
+    # sequence.
     normalizer = backend.normalizer
     return ForeignTokenizer(
         tuple(map(readable, _in_id_order(ids, path=path))),
@@ -742,6 +744,8 @@ def _not_berts(table: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
 
 
 def _in_id_order(ids: Mapping[str, int], *, path: str | Path) -> tuple[str, ...]:
+    # An id is the number of a row of the embeddings: a gap would be a row that no text can reach,
+    # and all later rows would belong to other tokens in vocab.txt, which has no numbers.
     words = sorted(ids, key=ids.__getitem__)
     if [ids[word] for word in words] != list(range(len(words))):
         raise UsageError(
@@ -812,4 +816,5 @@ def _readable(token: str) -> str:
     shown = text.removeprefix(" ") or text
     if not begins:
         return CONTINUATION + shown
+    # A token that has ## in its own text must not look like the continuation of a word.
     return f"\\{shown}" if shown.startswith(CONTINUATION) else shown

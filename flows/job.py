@@ -151,6 +151,8 @@ def begin_attempt(folder: Path, key: str) -> Attempts:
     now, seconds = time.time(), 0.0
     with contextlib.suppress(FileNotFoundError, ValidationError):
         earlier = Attempts.model_validate_json(file.read_bytes())
+        # The same folder serves one stage in all runs of this name; time spent on another artifact
+        # is none of this one's.
         if earlier.key == key:
             last_line = log.stat().st_mtime if log.exists() else 0.0
             killed = max(0.0, last_line - earlier.started) if earlier.started else 0.0
@@ -166,6 +168,7 @@ def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
     seconds = attempts.seconds + time.time() - (attempts.started or time.time())
     file = folder / ATTEMPTS_NAME
     if finished:
+        # The artifact exists: another attempt in this folder will be at another one, or none.
         file.unlink(missing_ok=True)
     else:
         ended = attempts.model_copy(update={"seconds": seconds, "started": None})
@@ -200,6 +203,9 @@ class Follower:
                 self._error = line.removeprefix("error: ")
             self._output.line(line)
         if now >= self._measured_next:
+            # A job may be any number of processes deep, and they come and go. Whatever has been
+            # started since this follower was made, and is not one of ours, is taken to be the
+            # job's.
             started_since = {*descendants(os.getpid())} - self._others
             self.peak_memory = max(self.peak_memory, pss_of(started_since))
             took = time.monotonic() - now

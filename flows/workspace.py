@@ -190,6 +190,7 @@ def write_record(record: RunRecord, workspace: Workspace) -> None:
 def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:
     """`value` with `new` for `old` in every string that is the folder `old` or a path in it."""
     if isinstance(value, str):
+        # Only whole components: /data/runs must not match in /data/runs2.
         inside = value == old or value.startswith(f"{old}/")
         return new + value.removeprefix(old) if inside else value
     if isinstance(value, list):
@@ -213,6 +214,8 @@ def find_record(workspace: Workspace, run: str) -> RunRecord | None:
     except FileNotFoundError:
         return None
     has_lock_here = filesystem.is_local(workspace.root) or record.host == gethostname()
+    # A record cannot tell a run that goes on from one that was killed. A lock can: the kernel
+    # releases it with the process.
     if record.state == "running" and has_lock_here and not holder_of(workspace.local / run):
         return record.model_copy(update={"state": "interrupted"})
     return record
@@ -220,6 +223,7 @@ def find_record(workspace: Workspace, run: str) -> RunRecord | None:
 
 def read_record_file(path: str) -> RunRecord:
     """The record at `<workspace>/<run>/run.json`, with paths in the workspace's current place."""
+    # The place where the record lies now decides, not the one where it was written.
     root = path.rsplit("/", 2)[0]
     try:
         table = json.loads(filesystem.read_bytes(path))

@@ -82,6 +82,7 @@ def _accept(value: object, kind: Kind, *, where: str) -> object:
     )
 
 
+# A value of its own, since None may be an argument that is accepted.
 _REFUSED = object()
 
 
@@ -122,6 +123,7 @@ def _is_table(value: object) -> bool:
 
 def _whole(value: object) -> object:
     """An integer of Python or numpy; true and false are none."""
+    # To Python, True is the integer 1; as a number of tokens or results it is a slip.
     if isinstance(value, bool) or type(value).__name__ == "bool_":
         return _REFUSED
     try:

@@ -90,6 +90,7 @@ def end(processes: Iterable[psutil.Process], *, grace: float) -> None:
     for signum, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_SECONDS)):
         for process in running:
             with suppress(psutil.NoSuchProcess):
+                # In this order: a stopped process has the signal waiting when it is continued.
                 process.send_signal(signum)
                 process.send_signal(signal.SIGCONT)
         deadline = time.monotonic() + seconds
@@ -119,4 +120,5 @@ def _start_ticks(pid: int) -> int:
         seconds = float(process.create_time() - psutil.boot_time())
     except psutil.NoSuchProcess:
         return 0
+    # 0 means that there is no such process.
     return max(1, round(seconds * os.sysconf("SC_CLK_TCK")))

@@ -101,6 +101,7 @@ def run_program(stage: StageFunction, arguments: list[str] | None = None) -> NoR
             signal.alarm(ORPHAN_SECONDS)
 
     started = time.monotonic()
+    # Unknown options are the engine's; with abbreviations, some of its would be taken for ours.
     parser = argparse.ArgumentParser(description="Run one stage.", allow_abbrev=False)
     parser.add_argument(
         "--config", required=True, help="the stage table (JSON); `cloze plan` writes them"

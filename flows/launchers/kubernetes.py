@@ -106,6 +106,8 @@ class KubernetesLauncher:
         # An old exit code would end the wait at once.
         (job / "exit").unlink(missing_ok=True)
         name = f"cloze-{job.name}-{identity(argv)[:8]}"
+        # The record first: if this flow dies in between, the next one finds a name without a Job,
+        # which is harmless, instead of a Job that nobody knows of.
         KubernetesJob(name=name, identity=identity(argv)).write(job)
         self._kubectl("apply", "-f", "-", given=json.dumps(self.manifest(name, argv, job=job)))
 
@@ -117,6 +119,8 @@ class KubernetesLauncher:
         found = KubernetesJob.read(job)
         if found is None:
             return LOST
+        # The wait polls twenty times a second; each query starts a program and asks the cluster's
+        # API.
         if time.monotonic() - self._queried_at >= QUERY_SECONDS:
             self._status, self._queried_at = self._query(found), time.monotonic()
         if self._status is None:
@@ -149,6 +153,8 @@ class KubernetesLauncher:
             "image": config.image,
             "command": ["sh", "-c", self.script(argv, job=job)],
             "requests": {"cpu": config.cpu, "memory": config.memory, **devices},
+            # No limit on CPUs: the kernel would throttle threads that have used up their share of
+            # 100 ms, however idle the node is.
             "limits": {"memory": config.memory, **devices},
             "mount": config.mount,
             "claim": config.claim,

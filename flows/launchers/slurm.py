@@ -106,6 +106,8 @@ class SlurmLauncher:
             "--requeue",
             "--open-mode=append",
             f"--output={job / 'slurm.log'}",
+            # To the batch shell alone (B), which passes it on, early enough to save and leave
+            # before the time limit, at which Slurm kills.
             f"--signal=B:TERM@{round(self.grace) + 60}",
         )
         answer = _run("sbatch", "--parsable", *ours, *self.config.options, str(job / "batch.sh"))
@@ -142,6 +144,8 @@ class SlurmLauncher:
         found = SlurmJob.read(job)
         if found is None:
             return
+        # Before `scancel`: the batch script puts a job that was terminated back into the queue,
+        # unless it finds this mark, and `start` does not wait for a job that has it.
         (job / "cancelled").touch()
         _run("scancel", found.slurm_id)
         deadline = time.monotonic() + self.grace + VANISHED_SECONDS

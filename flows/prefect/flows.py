@@ -47,6 +47,8 @@ def completed(served: JsonValue, given: object) -> object:
     """`given`, with missing keys at any depth taken from `served`; lists are not merged."""
     if not isinstance(served, dict) or not isinstance(given, dict):
         return given
+    # Prefect sends the whole form back, or whatever part of it a command gave: missing keys at any
+    # depth mean the configuration that is served, not the defaults of the classes.
     return {**served, **{key: completed(served.get(key), value) for key, value in given.items()}}
 
 

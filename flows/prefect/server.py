@@ -147,6 +147,7 @@ def starting_server(workspace: Workspace, *, run: str, port: int = 0) -> "Iterat
         "PREFECT_SERVER_API_AUTH_STRING": secret,
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": pages if port else "",
     }
+    # In this process's own environment: Prefect, imported later, reads its client's settings there.
     os.environ.update(NEAR, PREFECT_HOME=str(home), **ours)
     if not (home / database.NAME).exists():
         _require_room(home)

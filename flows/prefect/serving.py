@@ -54,6 +54,8 @@ def serve_flows(
     `on_ready` is called once the deployments are registered. Returns on Ctrl-C or SIGTERM.
     """
     os.environ[SERVING] = "1"
+    # By the environment, since each flow run is a process of its own that imports the flows by
+    # name.
     os.environ[SERVED] = json.dumps(parameters)
     runner = GentleRunner(limit=1)
     for deployment in deployments(parameters, name=name):

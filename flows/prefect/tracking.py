@@ -147,6 +147,7 @@ def reporting_to(server: str) -> Iterator[None]:
                 "finished stages are kept for the next attempt"
             ) from error
         finally:
+            # Logs and events are sent by threads in the background, which end with the process.
             for worker in (APILogWorker, EventsWorker):
                 worker.drain_all(timeout=FLUSH_SECONDS)
 
