@@ -287,6 +287,8 @@ def _with_length(tables: str, length: int) -> str:
     if not (found and batch) or length <= int(found[1]):
         return tables
     short = found[1]
+    # Longer examples in smaller batches: a step has as many tokens as the recipe's, and takes as
+    # long.
     same_tokens = int(batch[1]) * int(short) // length
     reason = f"  # for two sentences, which are long here; {short} suffice in English"
     return (

@@ -176,6 +176,7 @@ class Encoder(nn.Module):
                 f"{self.config.max_position_embeddings} positions; truncate the input, or "
                 "raise encoder.max_position_embeddings"
             )
+        # Packed layers have no backward pass; with gradients, the modules themselves compute.
         if self._packed is not None and not torch.is_grad_enabled():
             packed = self._packed.states(self.embeddings(batch, None), batch)
             if packed is not None:
@@ -187,6 +188,8 @@ class Encoder(nn.Module):
             device = self.embeddings.word_embeddings.weight.device
             noise = seed if isinstance(seed, Noise) else noise_from(seed, device)
         # Padding, up to a rung of the ladder or the GPU's bucket, is cut off again at the end.
+        # What is appended are sequences of their own: no real token attends to them, so they change
+        # nothing but the shape.
         tokens = batch.tokens
         batch = batch.filled()
         is_filled = batch.tokens > tokens

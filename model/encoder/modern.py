@@ -209,5 +209,7 @@ class _ResidualProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _ResidualContext, gradient_TH: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, weight_HI = ctx.saved_tensors
+        # Dropout is linear: its gradient passes through the same mask and scale. The residual's
+        # passes as it is.
         dense_TH = gradient_TH if ctx.draws is None else dropped(gradient_TH, ctx.draws)
         return gradient_TH, product(dense_TH, weight_HI), weight_gradient(x_TI, dense_TH), None

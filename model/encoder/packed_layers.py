@@ -116,6 +116,7 @@ def _parts(layer: Layer, *, int8: bool) -> Iterator[Tensor | None]:
         ),
     ):
         for weight, bias in weights:
+            # Without int8, null pointers keep the places of scales and sums.
             panels, *scales = _quantised(weight) if int8 else (_packed(weight), None, None)
             yield from (panels, bias.float().contiguous(), *scales)
         yield from (

@@ -99,6 +99,7 @@ class FeatureCache:
         sequences, offsets = problem.sequences[split], self._offsets[split]
         result = torch.empty(0)
         for rows in batches_by_length(sequences.lengths, token_budget=tokens_at_once(device)):
+            # To the CPU at once: a GPU need not hold the features of a whole data set.
             picked = layers(encoder.hidden_states(sequences.batch(rows).to(device))).cpu()
             if problem.reads == "tokens":
                 picked = picked[torch.from_numpy(problem.positions(split, rows))]

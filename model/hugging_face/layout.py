@@ -113,6 +113,8 @@ def hugging_face_config(
         "architectures": ["ModernBertForMaskedLM"],
         "model_type": MODERN_TYPE if is_theirs else "cloze-modern",
         "vocab_size": vocabulary_size,
+        # Within any vocabulary, where the defaults of the class are not; `special_ids` has the real
+        # ones.
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
         **dict.fromkeys(("cls_token_id", "sep_token_id"), 0),
         **same,
@@ -196,6 +198,7 @@ def tensors_as_bert(
         present = new + name.removeprefix(old)
         del renamed[name]
         if present.endswith("embeddings.position_embeddings.weight"):
+            # A copy: a view would keep the rows before it in memory.
             renamed[present] = tensor[first:].clone()
         elif present.endswith("token_type_embeddings.weight") and len(tensor) == 1:
             # RoBERTa has one segment, which ours uses for both.
@@ -450,4 +453,5 @@ def from_hugging_face(
 
 
 def _turned(name: str, tensor: Tensor) -> Tensor:
+    # Contiguous, since a safetensors file has no strides.
     return tensor.mT.contiguous() if _TRANSPOSED.fullmatch(name) else tensor

@@ -243,6 +243,7 @@ def pooled(hidden_TH: Tensor, batch: PackedBatch, mode: PoolingMode) -> Tensor:
     empty_BH = hidden_TH.new_zeros(len(lengths_B), hidden_TH.shape[1])
     if mode == "max":
         index_TH = sequence_T[:, None].expand_as(hidden_TH)
+        # Without the zeros that are there: all values of a sequence may be negative.
         return empty_BH.scatter_reduce(0, index_TH, hidden_TH, "amax", include_self=False)
     # weights: all tokens alike, or by their position
     weights_T = torch.ones_like(hidden_TH[:, 0])

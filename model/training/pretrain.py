@@ -354,6 +354,8 @@ def start_engine(
         state = dict(resumed.parameters(shapes, world=world))
         # Before DeepSpeed takes the model: its bf16 weights must be the rounded masters.
         model.load_state_dict({name: kept.master for name, kept in state.items()})
+    # Initialised on the CPU before: the generator of a GPU would draw other weights for the same
+    # seed.
     model.to(world.device)
     precision = stage.pretrain.precision
     rise_at = start.continuation.rise_at if start.continuation else 0

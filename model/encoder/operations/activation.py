@@ -66,6 +66,8 @@ class _GatedGelu(torch.autograd.Function):
     def forward(ctx: Context, inner_T2I: Tensor, name: str, is_kept: bool) -> Tensor:
         # The kernel then overwrites this input with the gradient's factors, so that nothing else is
         # saved.
+        # torch does not notice that: the kernel writes by address, so the version of the saved
+        # tensor stays.
         ctx.save_for_backward(inner_T2I)
         tokens, width = inner_T2I.shape
         gated_TI = inner_T2I.new_empty(tokens, width // 2)

@@ -131,6 +131,7 @@ def dropping(draws: Draws | None) -> tuple[int, int, float]:
 
 def keep_(values: Tensor, mask: Tensor) -> Tensor:
     """`values` (contiguous) set to zero in place according to `Draws.mask`, without scaling."""
+    # By bits and not as a product, in which an infinite value that is dropped would become NaN.
     integers = _INTEGERS[values.element_size()]
     # Widening repeats the sign, so that a mask of all bits stays one.
     values.view(integers).view(-1).bitwise_and_(mask.to(integers))

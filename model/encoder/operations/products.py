@@ -331,6 +331,7 @@ def sustained_rate(*, precision: torch.dtype, cores: int, seconds: float = 1.0) 
             started = time.thread_time()
             product(left, left)
             rates.append(2.0 * CPU_SIZE**3 / (time.thread_time() - started))
+        # The second half: until all threads multiply and clocks have settled, rates are too high.
         return statistics.median(rates[len(rates) // 2 :])
 
     with ThreadPoolExecutor(cores) as pool:
