@@ -62,6 +62,8 @@ def peak_pss(pid: int, ended: threading.Event) -> float:
     while not ended.wait(SAMPLE_SECONDS):
         try:
             processes = (root, *root.children(recursive=True))
+            # Proportional: resident sizes would count the pages that forked workers share once for
+            # each.
             pss = sum(process.memory_full_info().pss for process in processes)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # one has just ended
@@ -198,6 +200,7 @@ def machine() -> dict[str, JsonValue]:
         "cores": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "python": platform.python_version(),
+        # Of the others: this is called before the benchmark adds its own.
         "load_before": round(os.getloadavg()[0], 2),
     }
 

@@ -99,6 +99,7 @@ def _run(*arguments: str, threads: int) -> str:
 
 def sooner(our_points: Points, their_points: Points) -> float:
     """Their seconds over ours to the lowest held-out loss that both reach."""
+    # The higher of both sides' lowest losses: one that each of them reaches.
     goal = max(min(p[2] for p in points) for points in (our_points, their_points))
     return _seconds_to(goal, their_points) / _seconds_to(goal, our_points)
 

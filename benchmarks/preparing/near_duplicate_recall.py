@@ -62,6 +62,8 @@ def with_copies(path: str, megabytes: float) -> tuple[list[str], list[Pair]]:
         copy = documents[number].split()
         share = rng.uniform(0.0, MOST_EDITED)
         for place in rng.sample(range(len(copy)), math.ceil(share * len(copy))):
+            # Words of the corpus, in proportion to their frequency: a copy's new shingles are as
+            # common as any.
             copy[place] = rng.choice(words)
         planted.append((number, len(documents)))
         documents.append(" ".join(copy))

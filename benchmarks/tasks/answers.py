@@ -67,6 +67,8 @@ print('{"imports": %.2f, "seconds": %.2f, "megabytes": %.0f, "more_than_imports"
 def texts_of(batch: int, tokens: int) -> list[str]:
     """Different texts of so many tokens, with [CLS] and [SEP]."""
     return [
+        # Each row steps through the words at a pace of its own, so that no two texts of a batch are
+        # equal.
         " ".join(WORDS[(row + place * (row + 1)) % len(WORDS)] for place in range(tokens - 2))
         for row in range(batch)
     ]
@@ -153,6 +155,8 @@ def openvino_side(graph: Path, threads: int, precision: str) -> Side:
 
     def vectors(texts: Sequence[str]) -> Vectors:
         request.infer(tokens(texts), share_inputs=True)
+        # A copy, since the next call writes into the same tensor; what the peers return is theirs
+        # to keep.
         return np.array(request.get_output_tensor().data, np.float32)
 
     return vectors

@@ -59,6 +59,8 @@ def drawn(rows: Rows, per_class: int, seed: int) -> Rows:
     rng = np.random.default_rng(seed)
     for place in rng.permutation(len(rows)):
         by_label[rows[place][1]].append(rows[place])
+    # The first of one order per class: with the same seed, few rows are among those of a larger
+    # draw.
     found = [row for members in by_label.values() for row in members[:per_class]]
     return [found[place] for place in rng.permutation(len(found))]
 

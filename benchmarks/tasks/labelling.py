@@ -97,6 +97,7 @@ def planted(
     rng = np.random.default_rng(seed)
     wrong = rng.permutation(len(true))[: round(WRONG * len(true))]
     given = true.copy()
+    # A shift by less than the number of labels never leads back to the true one.
     given[wrong] = (given[wrong] + rng.integers(1, labels, len(wrong))) % labels
     held = out_of_fold(vectors, given, labels)
     listed = [one.row for one in suspects(held.cooled(fit_temperatures(held)))]
@@ -126,6 +127,8 @@ def curve(
             for row in known:
                 names[row] = str(true[row])
             shares = None
+            # No head can be trained on rows of one class: then rows are chosen by their vectors
+            # alone.
             if len({true[row] for row in known}) > 1:
                 head = our_head(vectors[known], true[known], labels)
                 shares = HeldOutRows(head(vectors).astype(np.float64), true).probabilities()

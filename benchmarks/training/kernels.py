@@ -173,6 +173,8 @@ def inference(of: Sizes) -> Iterator[tuple[str, Case]]:
     for name, int8 in (("encode", False), ("encode, int8", True)):
         encoder = Encoder(of.config, VOCABULARY).to(of.dtype).eval()
         choose_kernels("native")
+        # Packed once for both sides: packed layers leave the work to the modules while kernels are
+        # disabled.
         encoder.pack(int8=int8)
         run = torch.inference_mode()(encoder)
         yield name, lambda run=run: partial(run, sentence)
@@ -240,12 +242,14 @@ def measured(size: str, dtype: torch.dtype, *, rounds: int, only: list[str]) -> 
             continue
         seconds: dict[Choice, list[float]] = {side: [] for side in SIDES}
         for turn in range(rounds + 1):
+            # The sides swap places in every turn: the one that comes second finds warmer caches.
             for side in SIDES if turn % 2 else SIDES[::-1]:
                 choose_kernels(side)
                 timed = prepare()
                 began = time.thread_time()
                 timed()
                 seconds[side].append(time.thread_time() - began)
+        # Without the first turn, in which libraries generate code and memory is faulted in.
         torchs, ours = (statistics.median(seconds[side][1:]) for side in SIDES)
         spent[name] = torchs, ours
     # A forward kernel may do work for the backward one: what counts is the pair.

@@ -59,6 +59,8 @@ def update_of(model: torch.nn.Module, *, device: str, bf16: bool, compiled: bool
         total = torch.zeros((), device=device)
         for inputs in parts:
             with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
+                # A mean of means, where ours divides by the counts of the whole batch: other
+                # gradients, but at the same cost, which is what is compared.
                 loss = forward(**inputs).loss / len(parts)
             loss.backward()
             total += loss.detach()
