@@ -177,6 +177,7 @@ def forecast_dataflow(
     vcpus = int(size) if size.isdigit() else 1
     per_vcpu = GIGABYTES_PER_VCPU.get(family.rpartition("-")[2], GIGABYTES_PER_VCPU["standard"])
     if family.startswith("n1-"):
+        # 3.75 GB: the only family without whole gigabytes.
         per_vcpu *= 0.9375
     memory = per_vcpu * 1e9 * vcpus
     if "custom" in family:  # custom-VCPUS-MEGABYTES

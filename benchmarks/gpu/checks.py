@@ -66,6 +66,7 @@ def syncs(device: str) -> Finding:
                     next(steps)
                 if device == "cuda":
                     torch.cuda.set_sync_debug_mode("default")
+        # By the text of torch's warning about a synchronising call; other warnings do not count.
         waited = [one for one in caught if "synchroniz" in str(one.message)]
         found[name] = dict(collections.Counter(f"{one.filename}:{one.lineno}" for one in waited))
     waits = {name: sum(places.values()) / 10 for name, places in found.items()}

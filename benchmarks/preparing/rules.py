@@ -203,6 +203,8 @@ def main() -> None:
     before = {preset: decide(preset, documents) for preset in PRESETS}
     with tempfile.TemporaryDirectory() as folder:
         peer, seconds = theirs(documents, arguments.datatrove, folder=folder)
+        # Ours once more, so that a machine which slows down or recovers meanwhile does so for both
+        # sides.
         after = {preset: decide(preset, documents) for preset in PRESETS}
         different = [
             number

@@ -165,6 +165,7 @@ def compare(arguments: argparse.Namespace) -> None:
             precision: [np.load(f"{folder}/{side} {precision}.npy") for side in ("ours", "theirs")]
             for precision in ("bf16", "fp32")
         }
+    # The best turn of each side: other programs can only slow one down.
     best = {turn: max(rates) for turn, rates in turns.items()}
     found = {
         "machine": measuring.machine(),

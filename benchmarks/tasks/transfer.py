@@ -78,6 +78,7 @@ def tagged_sentences(folder: Path) -> Iterator[dict[str, list[str]]]:
             words = _WORD.findall(sentence)
             if 8 <= len(words) <= 40:
                 capital = [False, *(word[0].isupper() for word in words[1:])]
+                # Each word beside the one before it: a run of capitalised words is one name.
                 tags = [
                     "O" if not now else "I-NAME" if before else "B-NAME"
                     for before, now in zip([False, *capital], capital, strict=False)

@@ -206,12 +206,15 @@ def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: C
     stage = "pretrain"
     if initial.makes_sentence_vectors:
         stage = "finetune"
+        # One seed and hardly any evaluation, since only the steps are timed.
         places: Settings = {"finetune.seeds": [0], "pairs.evaluation_pairs": TRIAL_PAIRS}
         brief = changed(brief, trial, places, source="the trial")
     space, machine = writable_workspace(target.machine().workspace), target.machine()
     with locked(space.local, run=trial):
         execute(checked_plan(brief, machine, wanted=(stage,)))
     made = run_artifact(space, trial, stage=stage)
+    # The trial is part of the time that was asked for. A tenth of that is trained even if the trial
+    # has taken nearly all of it.
     left = how.minutes - (time.monotonic() - began) / 60
     length = Length(
         minutes=max(left, how.minutes / 10), timed=Timed(brief, _seconds_of_training(made))

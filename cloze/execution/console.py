@@ -81,6 +81,8 @@ class PlainHandler(logging.Handler):
             self._print(f"{stage}: {'failed' if state == 'failed' else line}")
 
     def _print(self, line: str) -> None:
+        # Without markup, as lines may have brackets; unbroken, as nobody knows how wide a log is
+        # shown.
         self.console.print(line, markup=False, soft_wrap=True)
 
 

@@ -234,6 +234,8 @@ def _assumptions(machine: MachineConfig) -> Iterator[str]:
     assumed = [
         f"{name} = {value:g}"
         for name, value in machine.rates.model_dump().items()
+        # Only what the machine file itself sets is somebody's own figure; defaults are not in this
+        # set.
         if name not in machine.rates.model_fields_set
     ]
     if assumed:

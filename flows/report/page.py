@@ -99,6 +99,7 @@ def fill(template: str, *, package: str = "cloze.flows.report", **values: object
     environment = Environment(
         loader=PackageLoader(package, "templates"),
         autoescape=True,
+        # A misspelt name in a template is an error and not an empty place on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

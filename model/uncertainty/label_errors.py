@@ -41,6 +41,8 @@ def suspects(rows: HeldOutRows) -> list[Suspect]:
     chosen: dict[int, int] = {}
     for label in range(rows.labels):
         members = np.flatnonzero(given == label)
+        # The most frequent confusion first: a row that is a suspect of two of them is one of the
+        # first only.
         for other in np.argsort(-joint[label], kind="stable").tolist():
             # at most all but one row of a label are wrong
             count = min(int(joint[label, other]), max(len(members) - 1, 0))
@@ -61,17 +63,22 @@ def confident_joint(shares: Floats, given: NDArray[np.int64]) -> NDArray[np.int6
     """[L, L] estimated rows by given and true label; every row sums to the rows given the label."""
     labels = shares.shape[1]
     present = np.bincount(given, minlength=labels)
+    # A label that no row is given has no limit that can be reached.
     limits = np.array(
         [
             shares[given == label, label].mean() if present[label] else np.inf
             for label in range(labels)
         ]
     )
+    # The tolerance is for rows with equal probabilities, whose mean may be a rounding error above
+    # them.
     reached = np.where(shares >= limits - 1e-6, shares, -1.0)
     true = np.where((reached > 0).any(-1), reached.argmax(-1), -1)
     counts = np.zeros((labels, labels))
     counted = true >= 0
     np.add.at(counts, (given[counted], true[counted]), 1)
+    # A label that none of its own rows has reached is taken to have one right: without any count,
+    # there would be nothing to scale.
     np.fill_diagonal(counts, np.maximum(np.diag(counts), 1))
     scaled = counts / counts.sum(-1, keepdims=True) * present[:, None]
     return np.array([_rounded(row) for row in scaled])

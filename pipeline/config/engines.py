@@ -37,6 +37,7 @@ def given_options(machine: PipelineMachine, words: Sequence[str]) -> dict[str, t
     names = [number for number, word in enumerate(words) if word.startswith("--") and word != "--"]
     for number, following in zip(names, [*names, len(words)][1:], strict=True):
         name, assigned, value = words[number].removeprefix("--").partition("=")
+        # As Beam's parser reads them: without `=`, an option's values reach up to the next option.
         values = (value,) if assigned else tuple(words[number + 1 : following]) or ("true",)
         typed[name] = (*typed.get(name, ()), *values)
     return {**found, **typed}

@@ -149,6 +149,7 @@ def terminal_pairs() -> tuple[Mask, Mask]:
     for mark in SENTENCE_TERMINALS + SPACED_TERMINALS + GREEK_QUESTION_MARK + WIDE_FULL_STOPS:
         first, second, *third = mark.encode()[:3]
         begins[first << 8 | second] = True
+        # Behind a mark of two bytes anything may follow.
         goes_on[second << 8 | third[0] if third else slice(second << 8, second + 1 << 8)] = True
     return begins, goes_on
 
@@ -193,6 +194,8 @@ def in_ranges(code_N: Int64s, ranges: tuple[tuple[int, int], ...]) -> Mask:
 def is_small() -> Mask:
     """Which characters below `CODES` are small letters."""
     small = np.zeros(CODES, dtype=np.bool_)
+    # Most of Unicode is in scripts without case, such as Han and Hangul: their ranges are not asked
+    # for.
     cased = chain(
         range(0x3000), range(0xA640, 0xAC00), range(0xFB00, 0x10000), range(0x10400, 0x1EA00)
     )
@@ -215,6 +218,8 @@ def is_digit() -> Mask:
 def is_alphanumeric_of_latin(code_N: Int64s) -> Mask:
     """Which characters are ASCII letters or digits, of full width or not."""
     narrow_N = np.where((code_N >= 0xFF01) & (code_N <= 0xFF5E), code_N - 0xFEE0, code_N)
+    # The bit 0x20 makes ASCII capitals small. In Python, unlike in C, `|` binds more tightly than a
+    # comparison.
     letters = (narrow_N | 0x20 >= ord("a")) & (narrow_N | 0x20 <= ord("z"))
     digits = (narrow_N >= ord("0")) & (narrow_N <= ord("9"))
     found: Mask = letters | digits
@@ -327,6 +332,8 @@ def ends_with_mark(text: str) -> bool:
         kind = classes[ord(character)] if ord(character) < CODES else OTHER
         if kind in (CLOSER, CLOSER_OR_OPENER):
             continue
+        # The Greek question mark is mostly typed as a semicolon, which it looks like, and the
+        # Armenian full stop as a colon.
         lookalike = character == ";" and any("\u0370" <= one < "\u0400" for one in text)
         armenian = character == ":" and any("\u0530" <= one < "\u0590" for one in text)
         return kind in (TERMINAL, SPACED_TERMINAL, FULL_STOP) or lookalike or armenian

@@ -86,6 +86,8 @@ def conll_rows(text: TextFile, wanted: Wanted) -> tuple[Callable[[], Numbered], 
         marks = max(marks, sentence.document)
         widths.update(len(line.fields) for line in sentence.lines)
         tags.update(line.fields[tag_column] for line in sentence.lines if _has(line, tag_column))
+        # A column of words is told from one of numbers by the first sentence that is not numbered
+        # from 1; after it, no further one is compared.
         if counts_words is not False and all(_has(line, word_column) for line in sentence.lines):
             words = [line.fields[word_column] for line in sentence.lines]
             counts_words = words == [str(number + 1) for number in range(len(words))]
@@ -143,6 +145,7 @@ def _lines(text: TextFile, *, by_tab: bool) -> Iterator[Line | None]:
         if not line.strip():
             yield None
             continue
+        # What begins with `#` may be a comment, whose words have spaces between them.
         if by_tab and not line.startswith("#"):
             fields = [one.strip(" ") for one in line.rstrip("\t ").split("\t")]
         else:

@@ -117,6 +117,8 @@ class JsonText:
                     self._place = end
                     found: JsonValue = value
                     return found
+            # Twice as much, so that a long value is parsed anew a few times and not for every
+            # piece.
             wanted = 2 * (len(self._text) - self._place)
 
     def _take(self, mark: str) -> None:
@@ -138,6 +140,7 @@ class JsonText:
         """Read on until `size` characters are there, or the document ends."""
         if len(self._text) - self._place >= size or self._is_whole:
             return
+        # Joined once at the end: a string that grows by each piece would be copied with each.
         parts = [self._text[self._place :]]
         held = len(parts[0])
         while held < size:
