@@ -155,8 +155,7 @@ def openvino_side(graph: Path, threads: int, precision: str) -> Side:
 
     def vectors(texts: Sequence[str]) -> Vectors:
         request.infer(tokens(texts), share_inputs=True)
-        # A copy, since the next call writes into the same tensor; what the peers return is theirs
-        # to keep.
+        # A copy, since the next call writes into the same tensor.
         return np.array(request.get_output_tensor().data, np.float32)
 
     return vectors

@@ -433,5 +433,6 @@ def _is_long(line: str) -> bool:
 
 
 def _is_wrapped(lines: Sequence[str]) -> bool:
+    # Most lines are about as long as a line can be, and hardly any is longer.
     fills = _share(lines, lambda line: len(line) >= SHORT_LINE) > MOST
     return fills and _share(lines, _is_long) <= HARDLY_ANY

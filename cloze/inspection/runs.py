@@ -106,8 +106,8 @@ def gc(
             raise UsageError(f"{option} {days:g}: expected days, 0 or more")
     retention = Retention(older_than, keep_searches)
     space = writable_workspace(place.machine().workspace)
-    # Alone in the workspace: a run that is going on may be about to reuse what looks like garbage, as
-    # it refers to an artifact only once it has come to its stage.
+    # Alone in the workspace: a run that is going on may be about to reuse what looks like garbage,
+    # as it refers to an artifact only once it has come to its stage.
     with locked_alone(space.local, run="gc"):
         for error in unreadable_references(space):
             if delete:

@@ -90,6 +90,8 @@ class RowDifference(Result):
     def between(cls, column: Column, ours: SeedScores, reference: SeedScores) -> "RowDifference":
         """The difference of two rows, which are paired by seed if they have as many."""
         seeds = min(len(ours.values), len(reference.values))
+        # All rows are trained with the same seeds in the same order, so places in it stand for
+        # them.
         found = gap(dict(enumerate(ours.values)), dict(enumerate(reference.values)))
         return cls(
             difference=found.mean,
@@ -97,6 +99,8 @@ class RowDifference(Result):
             seeds=seeds,
             better=found.mean < 0 if column.unit == "nats" else found.mean > 0,
             interval=found.interval,
+            # `gap` takes a side with one value for deterministic, which training with one seed is
+            # not.
             p_value=found.p_value if seeds > 1 else None,
         )
 

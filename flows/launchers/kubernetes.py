@@ -144,6 +144,8 @@ class KubernetesLauncher:
     def manifest(self, name: str, argv: Sequence[str], *, job: Path) -> dict[str, object]:
         """The Job's manifest."""
         config = self.config
+        # Devices cannot be shared: the cluster refuses a request for them that differs from the
+        # limit.
         devices = {"nvidia.com/gpu": str(config.gpus)} if config.gpus else {}
         values = {
             "name": name,

@@ -102,8 +102,10 @@ class SlurmLauncher:
         ours = (
             f"--job-name=cloze-{job.name}",
             f"--nodes={self.config.nodes}",
+            # DeepSpeed's launcher, one for each node, starts the ranks itself.
             "--ntasks-per-node=1",
             "--requeue",
+            # A job that is put back into the queue goes on with its log.
             "--open-mode=append",
             f"--output={job / 'slurm.log'}",
             # To the batch shell alone (B), which passes it on, early enough to save and leave

@@ -81,6 +81,7 @@ ROUNDS = 2
 
 GRAPH, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# Above 1, since the exporter takes a dimension of size 1 for one that is always 1.
 EXAMPLE = (2, 8)
 """B and S of the traced inputs; both are dynamic in the graph."""
 

@@ -49,6 +49,7 @@ def measure(found: Relevant) -> dict[str, float]:
     order = np.argsort(found.ranks_R)
     ranks_R, grades_R = found.ranks_R[order], found.grades_R[order]
     discounts_R = 1 / np.log2(ranks_R + 1)
+    # No ranking can gain more than by these, in this order.
     ideal = np.sort(grades_R)[::-1][:10]
     return {
         "ndcg@10": float(
@@ -58,6 +59,7 @@ def measure(found: Relevant) -> dict[str, float]:
         "recall@10": float(np.mean(ranks_R <= 10)),
         "recall@100": float(np.mean(ranks_R <= 100)),
         "mrr@10": float(1 / ranks_R[0]) if ranks_R[0] <= 10 else 0.0,
+        # The mean precision at the relevant documents: the k-th of them, at rank r, has k / r.
         "map": float(np.mean((np.arange(len(ranks_R)) + 1) / ranks_R)),
     }
 

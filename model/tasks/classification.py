@@ -342,6 +342,9 @@ class MultiLabel(Classification):
     def at_temperatures(self, saved: TaskConfig, temperatures: Sequence[float]) -> TaskConfig:
         """The thresholds follow the probabilities, so that the predictions stay the same."""
         thresholds = np.broadcast_to(saved.thresholds or saved.threshold, len(self.labels))
+        # The logit at which a probability would just reach its threshold. Divided by the
+        # temperature, like all logits from now on, it gives the threshold that the same texts
+        # reach.
         logits = np.log(thresholds) - np.log1p(-thresholds)
         moved = 1.0 / (1.0 + np.exp(-logits / np.asarray(temperatures)))
         return saved.model_copy(update={"thresholds": tuple(moved.tolist())})

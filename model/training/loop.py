@@ -121,6 +121,8 @@ class Trainer:
                 # it forward.
                 if last:
                     break
+                # Only now, so that neither an evaluation nor saving counts as waiting for the next
+                # batch.
                 before = time.monotonic()
 
     def train_step(self, batch: StepBatch, *, started: float, waited: float) -> bool:
@@ -138,6 +140,8 @@ class Trainer:
         self.watchdog.reached("after_step", batch.step)
         *totals, stopping = outcome.sums.tolist()
         self.step = batch.step + 1
+        # After a skipped step, too: it has taken its time, and deciding is collective, so no rank
+        # may leave it out.
         if self.deadline:
             schedule = shortening(self.engine.schedule, self.step, self.deadline, self.world)
             self.engine.schedule = schedule

@@ -104,6 +104,8 @@ def restart_prepared() -> None:
         # Names only: a variable with another value was set by somebody who meant it. After the
         # restart all are set, so that there is at most one.
         if not wanted.keys() <= os.environ.keys():
+            # `orig_argv` still has the interpreter's own options, such as -P and -m. What Python
+            # has buffered would be lost with the old program.
             sys.stdout.flush()
             command = [sys.executable, *sys.orig_argv[1:]]
             os.execve(sys.executable, command, {**os.environ, **wanted})

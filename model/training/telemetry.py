@@ -116,6 +116,7 @@ class Curve:
         self.sums = [total + value for total, value in zip(self.sums, values, strict=True)]
         self.count += 1
         # The interval depends only on the number of steps, so a resumed run has the same points.
+        # The last step has a point in any case, also if a deadline makes it an earlier one (`end`).
         stride = -(-self.steps // CURVE_POINTS)
         if record.step % stride == 0 or record.step in (self.steps, self.end):
             means = [total / self.count for total in self.sums]
