@@ -103,6 +103,8 @@ class Manifest(Config):
     def digest(self) -> str:
         """Digest of the content, which enters the keys of later stages."""
         # Name, content and rows; statistics of single files follow from these.
+        # Without the configuration: equal content is the same input to later stages, whatever
+        # settings it was made with, so that these are not run again for nothing.
         files = [[entry.name, entry.sha256, entry.rows] for entry in self.files]
         return digest_of([self.stage, self.format_version, files, self.statistics])
 

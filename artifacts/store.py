@@ -86,6 +86,8 @@ class Store:
         if not filesystem.exists(filesystem.join(directory, MANIFEST_NAME)):
             return None
         artifact = open_artifact(directory)
+        # A folder copied to the place of another key would otherwise pass for the artifact of that
+        # key.
         if artifact.manifest.key != key:
             raise IntegrityError(
                 f"{directory}: its manifest is that of {artifact.manifest.key[:12]}; "

@@ -144,6 +144,8 @@ class Digests:
     def of(self, content: Content) -> str:
         """The digest of `content` when it was first asked for."""
         if content not in self._known:
+            # The listing comes first: a file that changes before it is read is then digested again
+            # by `confirm`, and one that changes later is refused there.
             files = content.files()
             self._known[content] = files, content.digest(files)
         return self._known[content][1]

@@ -146,6 +146,7 @@ def _beside(placed: Iterable[Passage], vectors: Iterable[Vectors], path: Path) -
         filesystem.partial_file(str(path)) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
     ):
+        # As the vectors are taken, so that neither they nor the passages are ever all in memory.
         for one, vector in zip(placed, vectors, strict=True):
             file.write(json.dumps(one._asdict(), ensure_ascii=False) + "\n")
             yield vector

@@ -234,6 +234,7 @@ def _label_columns(values: dict[str, list[str]]) -> list[str]:
         elif labels <= min(MOST_LABELS, len(column) / 2) and blank <= MOST_BLANK:
             is_flag = {value.lower() for value in found} <= YES_OR_NO
             ranks[name] = 1 if words[-1] in LABEL_NAMES else 2 + is_flag, len(found)
+    # First by what the name says, then by the number of values: the fewer, the likelier a label.
     likeliest = sorted(ranks, key=lambda name: ranks[name])
     best = ranks[likeliest[0]][0] if likeliest else 0
     # Where a name says it, there is nothing to choose from.

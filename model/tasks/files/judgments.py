@@ -95,6 +95,8 @@ class CollectionTexts:
         dealt = list(others)
         given = table.columns.get("negatives", [[] for _ in range(len(table))])
         negatives: list[JsonValue] = [
+            # Which row holds a passage does not matter: a collection is ranked as a whole, so each
+            # must be there once.
             [*(own if isinstance(own, list) else []), *dealt[row :: len(table)]]
             for row, own in enumerate(given)
         ]
