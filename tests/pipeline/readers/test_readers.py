@@ -372,9 +372,9 @@ class TestJsonLines:
         ("line", "complaint"),
         [
             ('{"text": "cut', "not JSON"),
-            ('["a list"]', "list, expected an object"),
+            ('["a list"]', "an array, expected an object with key 'text'"),
             ('{"txet": "typo", "id": 3}', "no key 'text'; set text_field to one of: id, txet"),
-            ('{"text": 5}', "'text' is int"),
+            ('{"text": 5}', "'text' is a number, expected a string"),
         ],
     )
     def test_a_wrong_line_is_a_broken_record_at_its_byte(
