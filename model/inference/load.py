@@ -138,14 +138,15 @@ class Model:
             # the vocabulary is the widest side of any product here.
             logits_MV = self.module.masked_lm_logits(states, batch.masked_lm_positions)
             best = logits_MV.float().softmax(-1).topk(top_k, dim=-1)
-            require_finite(best.values.cpu().numpy(), "the probability of a token")
+            # One copy to the host, for the check and for the answer.
+            found_MK = require_finite(best.values.cpu().numpy(), "the probability of a token")
             # [MASK]s of all texts, in order, dealt back to their texts below.
             fills = iter(
                 [
                     Fill(tokenizer.vocabulary[token_id], token_id, probability)
                     for token_id, probability in zip(*of_mask, strict=True)
                 ]
-                for of_mask in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                for of_mask in zip(best.indices.tolist(), found_MK.tolist(), strict=True)
             )
             return [[next(fills) for _ in example.masked_lm_positions] for example in examples]
 
