@@ -264,8 +264,6 @@ def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -
     # inherited by the runs: a user's own `flows/` must not shadow ours
     os.environ["PYTHONSAFEPATH"] = "1"
     elsewhere = bool(os.environ.get("PREFECT_API_URL"))
-    if not elsewhere:
-        say("starting Prefect's server")
     with prefect_server(space, run=run.name, port=port) as url:
         # imported here because Prefect reads its settings on import
         from cloze.flows.prefect.serving import serve_flows
