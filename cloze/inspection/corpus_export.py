@@ -7,7 +7,6 @@ Out: a folder with Parquet files or JSON lines for each source, a card with sour
 
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.store import Artifact
 from cloze.flows.config import RunConfig
 from cloze.flows.workspace import read_record, run_artifact
@@ -63,18 +63,17 @@ def documents(
         lines = run_artifact(space, run, stage="boilerplate").directory
         cleaning = cleaning.model_copy(update={"boilerplate": lines})
     stage = TokensStage(seed=config.seed, corpus=config.corpus, cleaning=cleaning)
-    partial = directory.with_name(f".{directory.name}.unfinished")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     say(f"documents: reading the corpus of {run} again")
-    with naming_full_disk(str(partial)):
+    beside = directory.absolute().parent
+    beside.mkdir(parents=True, exist_ok=True)
+    with naming_full_disk(str(beside)), temporary_directory(str(beside)) as ours:
+        partial = Path(ours) / directory.name
+        partial.mkdir()
         counts = _write(kept_documents(artifact, stage), partial, form=format)
         corpus = _corpus(stage, counts, name=run, directory=directory, form=format)
         (partial / CORPUS).write_text(tomli_w.dumps(corpus), "utf-8")
         (partial / CARD).write_text(_card(artifact, stage, counts, run=run), "utf-8")
-    if directory.exists():
-        directory.rmdir()
-    os.replace(partial, directory)
+        os.replace(partial, directory)  # refused if files have come into it meanwhile
     total = sum(of_split for of in counts.values() for of_split in of.values())
     by_source: dict[str, JsonValue] = {str(number): dict(of) for number, of in counts.items()}
     data: dict[str, JsonValue] = {

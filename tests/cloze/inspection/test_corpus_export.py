@@ -115,7 +115,7 @@ def test_what_is_written_is_read_as_the_same_documents(
     assert "| mail | 4" in card
 
 
-def test_a_folder_with_files_is_refused_and_an_interrupted_one_starts_again(
+def test_a_folder_with_files_is_refused_and_nothing_beside_it_is_touched(
     cloze: Cloze, folder: Path, kept: str
 ) -> None:
     (folder / "full").mkdir()
@@ -123,13 +123,15 @@ def test_a_folder_with_files_is_refused_and_an_interrupted_one_starts_again(
     done = cloze("documents", kept, "full")
     assert done.returncode == 2
     assert "full: exists and is not an empty folder; name a new one" in done.stderr
-    left = folder / ".out.unfinished"
-    left.mkdir()
-    (left / "source-9-00000.parquet").write_text("half")
+    mine = folder / ".out.unfinished"
+    mine.mkdir()
+    (mine / "mine.txt").write_text("x")
     (folder / "out").mkdir()
+    before = {one.name for one in folder.iterdir()}
     assert cloze("documents", kept, "out").returncode == 0
-    assert not left.exists()
-    assert not (folder / "out" / "source-9-00000.parquet").exists()
+    assert (folder / "out" / "corpus.toml").exists()
+    assert (mine / "mine.txt").read_text() == "x"
+    assert {one.name for one in folder.iterdir()} == before
 
 
 def test_a_corpus_that_has_changed_is_refused_and_nothing_appears(
