@@ -344,8 +344,18 @@ class Work:
                 # Every combination of the grid is one more trial, with its own epochs and batches.
                 recipes += [*product(grid.epochs, grid.batch_sizes)] * len(grid.learning_rates)
             flops += examples * one * sum(epochs for epochs, _ in recipes)
+            flops += len(recipes) * self._ranked_flops(task)
             steps += examples * sum(epochs / batch_size for epochs, batch_size in recipes)
         return flops, steps
+
+    def _ranked_flops(self, task: TaskConfig) -> float:
+        """Forward passes of a trial over a whole collection, once for each held-out file."""
+        passages, tokens = _lines_and_tokens(task.collection.passages)
+        held_out = sum(map(bool, (task.dev, task.test, *task.more.values())))
+        if task.kind != "retrieval":
+            return 0.0
+        tokens = min(tokens + SPECIAL_TOKENS, task.max_seq_length)
+        return held_out * passages * self._flops_of(tokens) / 3
 
     def _labelled(self, task: TaskConfig) -> tuple[int, float]:
         """Number of training examples of a task, and tokens per example.
@@ -360,6 +370,9 @@ class Work:
                 blank = [not line.strip() for line in lines]
             examples = sum(blank) if task.kind == "tagging" and any(blank) else len(blank)
             text = WORD_PIECES_PER_BYTE * path.stat().st_size / max(examples, 1)
+            if task.collection.passages:  # the rows hold ids
+                files = (task.collection.passages, task.collection.queries)
+                text = sum(_lines_and_tokens(file)[1] for file in files)
             tokens = min(text + SPECIAL_TOKENS, task.max_seq_length)
         elif self.run.labels and task.kind == "tagging":
             examples = self.run.labels.tagging_train_sentences
@@ -372,6 +385,16 @@ class Work:
             tokens = min(PAIR_TOKENS, task.max_seq_length)
         # A setting wins over what was counted, that over an assumption.
         return task.train_examples or examples or LABELLED_EXAMPLES, tokens
+
+
+def _lines_and_tokens(location: str) -> tuple[int, float]:
+    """Lines of a local file, and tokens in one on average; (0, 0) of any other file."""
+    path = Path(located(location)) if location and is_local(location) else None
+    if not (path and path.is_file()):
+        return 0, 0.0
+    with open(path, "rb") as file:
+        lines = sum(1 for _ in file)
+    return lines, WORD_PIECES_PER_BYTE * path.stat().st_size / max(lines, 1)
 
 
 def _source_bytes(package: str) -> int:

@@ -26,8 +26,8 @@ from cloze.model.tasks.base import Logits, Prediction
 from cloze.model.tasks.features import Places, encode
 from cloze.model.tasks.ranking import DEPTH, Ranking, measure_ranking, rankings_of
 
-QUERIES_AT_ONCE = 1024
-"""Number of queries ranked at once."""
+QUERIES_AT_ONCE, SCORES_AT_ONCE = 1024, 1 << 26
+"""Queries ranked at once, and their scores: of a large collection, fewer queries."""
 
 # U units of a batch, S texts of the largest unit, N texts of the batch, C candidates among them,
 # Q queries and P passages of a split, D width of a vector
@@ -154,8 +154,9 @@ def best_passages(
 ) -> list[list[int]]:
     """For each query the numbers of the top `DEPTH` passages by inner product, best first."""
     found: list[list[int]] = []
-    for start in range(0, len(queries_QD), QUERIES_AT_ONCE):
-        scores_QP = queries_QD[start : start + QUERIES_AT_ONCE] @ passages_PD.T
+    some = max(1, min(QUERIES_AT_ONCE, SCORES_AT_ONCE // len(passages_PD)))
+    for start in range(0, len(queries_QD), some):
+        scores_QP = queries_QD[start : start + some] @ passages_PD.T
         # Stable, so that equal scores keep the order of passages on any machine.
         found += np.argsort(-scores_QP, axis=1, kind="stable")[:, :DEPTH].tolist()
     return found

@@ -281,6 +281,27 @@ def test_a_reranker_reads_every_candidate_and_mining_every_text_once(tmp_path: P
     assert work("negatives") == pytest.approx(lists[1] / 2 / 3)  # without the backward pass
 
 
+def test_a_collection_is_read_for_each_held_out_file_whatever_the_judgments_say(
+    tmp_path: Path,
+) -> None:
+    judged, passages = tmp_path / "train.tsv", tmp_path / "corpus.jsonl"
+    judged.write_text("query-id\tcorpus-id\tscore\n" + "q\td\t1\n" * 39)
+
+    def work(length: int, *, count: int = 1000, **held_out: str) -> float:
+        passages.write_text((json.dumps({"_id": "d", "text": "x" * length}) + "\n") * count)
+        task = {"name": "r", "kind": "retrieval", "train": str(judged), "epochs": 1, **held_out}
+        task["collection"] = {"passages": str(passages)}
+        finetune = {"encoder": "somewhere", "tasks": [task], "seeds": [0]}
+        return Work(RunConfig.model_validate({"name": "r", "finetune": finetune})).of("finetune")
+
+    trained = work(200, dev="")
+    assert work(400, dev="") > 1.5 * trained  # ids are short, their texts are not
+    one = work(200, test="a.tsv") - trained
+    assert one == pytest.approx(1000 / 40 / 3 * trained)  # forward passes, without the backward one
+    assert work(200, dev="b.tsv", test="a.tsv") - trained == pytest.approx(2 * one)
+    assert work(200, count=3000, test="a.tsv") - trained == pytest.approx(3 * one)
+
+
 def test_without_a_corpus_the_evaluation_judges_no_held_out_text() -> None:
     task = {"name": "t", "kind": "classification", "train": "t.csv"}
     table = {"name": "r", "finetune": {"encoder": "given", "tasks": [task]}}
