@@ -350,10 +350,10 @@ class Work:
 
     def _ranked_flops(self, task: TaskConfig) -> float:
         """Forward passes of a trial over a whole collection, once for each held-out file."""
-        passages, tokens = _lines_and_tokens(task.collection.passages)
-        held_out = sum(map(bool, (task.dev, task.test, *task.more.values())))
         if task.kind != "retrieval":
             return 0.0
+        passages, tokens = _lines_and_tokens(task.collection.passages)
+        held_out = sum(map(bool, (task.dev, task.test, *task.more.values())))
         tokens = min(tokens + SPECIAL_TOKENS, task.max_seq_length)
         return held_out * passages * self._flops_of(tokens) / 3
 

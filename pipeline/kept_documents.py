@@ -9,7 +9,6 @@ it: rules, duplicates and drop lists need not be judged again, and a corpus that
 is noticed.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,7 +25,7 @@ from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.readers.input_shards import find_corpus, input_shards, reader_named
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.languages import told_languages
-from cloze.pipeline.text.splits import FEWEST_DOCUMENTS, assign_splits, split_names
+from cloze.pipeline.text.splits import FEWEST_DOCUMENTS, assign_splits, split_names, tail_digest
 from cloze.pipeline.text.texts import TextBlock, read_texts_and_paragraphs
 
 SCHEMA = pa.schema(
@@ -184,13 +183,16 @@ def _with_languages(table: pa.Table) -> pa.Table:
 def _lost(kept: _Kept) -> int:
     """How many documents of the artifact were not found.
 
-    Held-out ends of documents have digests of their own (buckets.py); there are a few at most.
+    Held-out ends of documents have digests of their own; there are a few at most.
     """
     lost = np.flatnonzero(~kept.seen_K)
     if len(lost) >= FEWEST_DOCUMENTS:
         return len(lost)
+    found = np.flatnonzero(kept.seen_K)[:FEWEST_DOCUMENTS]
+    tails = set(map(tail_digest, _as_bytes(kept.digests_K[found])))
+    return sum(digest not in tails for digest in _as_bytes(kept.digests_K[lost]))
+
+
+def _as_bytes(digests: npt.NDArray[np.bytes_]) -> list[bytes]:
     # Python's bytes lack the zeros at the end, which NumPy drops.
-    found = (digest.ljust(TOKEN_DIGEST_BYTES, b"\0") for digest in kept.digests_K[kept.seen_K][:4])
-    tails = {hashlib.blake2b(one + b"tail", digest_size=16).digest() for one in found}
-    digests = (digest.ljust(TOKEN_DIGEST_BYTES, b"\0") for digest in kept.digests_K[lost].tolist())
-    return sum(digest not in tails for digest in digests)
+    return [digest.ljust(TOKEN_DIGEST_BYTES, b"\0") for digest in digests.tolist()]

@@ -16,7 +16,6 @@ becomes sorted runs on the local disk, and a bucket reads its slice of each (loc
 several machines documents go through the engine's shuffle (beam_group_by_key.py).
 """
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -51,6 +50,7 @@ from cloze.pipeline.text.splits import (
     divide,
     heldout_count,
     split_names,
+    tail_digest,
 )
 
 MINIMUM_VALUES = 4096
@@ -323,7 +323,7 @@ def _part_of(rows: pa.Table, part: Part, *, share: float) -> pa.Table:
         tokens = sum(lengths[:head])
         row |= {"sentence_lengths": lengths[:head], "token_ids": ids[:tokens]}
         if part == "tail":
-            digest = hashlib.blake2b(row["document_digest"] + b"tail", digest_size=16).digest()
+            digest = tail_digest(row["document_digest"])
             row |= {"sentence_lengths": lengths[head:], "token_ids": ids[tokens:]}
             row["document_digest"] = digest
         # its share of the text, by tokens

@@ -9,6 +9,7 @@ of few documents the draw may hold out none or all of them; `divide` then says h
 instead.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from cloze.artifacts.arrays import UInt64s
 from cloze.artifacts.results import GENERAL, HELDOUT, TRAIN
 from cloze.artifacts.rng import document_streams, high_half, stream_seed
+from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.pipeline.config.settings import CorpusConfig
 
 TRAIN_SPLIT, HELDOUT_SPLIT = 0, 1
@@ -46,6 +48,11 @@ class Division:
     sentences of each document."""
     border: int = 0
     """For `smallest` and `largest`: the first digest half that is used for training."""
+
+
+def tail_digest(document_digest: bytes) -> bytes:
+    """The digest of a document's held-out end, which is a document of its own (rule `tails`)."""
+    return hashlib.blake2b(document_digest + b"tail", digest_size=TOKEN_DIGEST_BYTES).digest()
 
 
 def divide(trained_D: UInt64s, drawn_D: UInt64s, corpus: CorpusConfig) -> Division:

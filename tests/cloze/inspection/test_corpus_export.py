@@ -134,6 +134,21 @@ def test_a_folder_with_files_is_refused_and_nothing_beside_it_is_touched(
     assert {one.name for one in folder.iterdir()} == before
 
 
+def test_a_document_whose_end_is_held_out_is_written_whole(cloze: Cloze, folder: Path) -> None:
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    (text,) = documents(4, 1)
+    (folder / "one.txt").write_text(text + "\n")
+    source = '[[corpus.sources]]\nreader = "text"\npath = "one.txt"\n'
+    rest = '[corpus]\nheldout_share = 0.2\n[vocabulary]\npath = "vocab.txt"\n'
+    (folder / "one.toml").write_text(f'name = "one"\n{source}{rest}')
+    done = cloze("tokens", "one.toml")
+    assert done.returncode == 0, done.stderr
+    assert "the end of each document is held out" in done.stderr
+    assert cloze("documents", "one", "out", "--format", "jsonl").returncode == 0
+    (row,) = (folder / "out" / "source-0-00000.jsonl").read_text().splitlines()
+    assert json.loads(row)["text"] == text
+
+
 def test_a_corpus_that_has_changed_is_refused_and_nothing_appears(
     cloze: Cloze, folder: Path, kept: str
 ) -> None:
