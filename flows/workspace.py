@@ -249,7 +249,8 @@ def read_record(workspace: Workspace, run: str) -> RunRecord:
     if found is None:
         known = ", ".join(list_runs(workspace)) or "none"
         raise UsageError(
-            f"{run}: no run of this name in workspace {workspace.root}; existing runs: {known}"
+            f"{run or 'an empty name'}: no run of this name in workspace {workspace.root}; "
+            f"existing runs: {known}"
         )
     return found
 

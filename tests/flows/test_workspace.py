@@ -68,6 +68,8 @@ def test_an_unknown_run_is_refused_with_those_there_are(space: Workspace) -> Non
         UsageError, match=r"three: no run of this name in .*; existing runs: one, two"
     ):
         read_record(space, "three")
+    with pytest.raises(UsageError, match=r"^an empty name: no run of this name in "):
+        read_record(space, "")
 
 
 def test_a_damaged_record_is_no_traceback(space: Workspace, tmp_path: Path) -> None:
