@@ -27,9 +27,12 @@ SAME_AS_EVER := tests/test_golden_run.py tests/model/encoder/test_parity.py \
 	tests/pipeline/test_vocabulary.py tests/pipeline/test_tokens.py tests/pipeline/test_examples.py
 
 # Many tests wait for a single-threaded program; tests in one file share ports, so they run together.
-# A test that hangs is failed by name before whoever started all of them ends the lot.
-PARALLEL = -n 2 --dist loadfile --timeout $(TEST_SECONDS)
-TEST_SECONDS := 900
+# A test that hangs is failed by name before whoever started all of them ends the lot; if it cannot
+# be interrupted, its process is ended a little later.
+PARALLEL = -n 2 --dist loadfile --timeout $(TEST_SECONDS) -o faulthandler_timeout=$(LAST_SECONDS) \
+	--max-worker-restart 1
+TEST_SECONDS := 600
+LAST_SECONDS := 660
 
 .PHONY: help setup setup-dev demo test test-ci test-all test-dataflow test-trackers test-newest fuzz schedules cuts check format docs bench clean
 
@@ -51,6 +54,7 @@ test-all: ## run all tests without a GPU, with line coverage
 test-ci: MARKS := not gpu and not long
 test-all: MARKS := not gpu
 test-all: TEST_SECONDS := 3600
+test-all: LAST_SECONDS := 3660
 test-ci test-all: $(VENV)/.installed-dev
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(PARALLEL) --durations 30 -m "$(MARKS)"

@@ -1,10 +1,12 @@
 """Fixtures that several packages' tests share."""
 
+import faulthandler
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +37,27 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("repeatable")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard by what tests start: below a shell's `&` it would be ignored by all."""
+    config.stash[HUNG] = os.dup(2)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+HUNG = pytest.StashKey[int]()
+"""The real standard error, for the stacks of a test that hangs."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """End the process if cleaning up hangs: whoever cannot be interrupted is named all the same.
+
+    pytest-timeout interrupts a test once, and its `finally` may then wait for ever; pytest's own
+    watch (`faulthandler_timeout`) is over as soon as a test has failed.
+    """
+    if seconds := float(item.config.getini("faulthandler_timeout")):
+        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[HUNG])
+    return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
