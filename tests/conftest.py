@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import hypothesis
@@ -43,6 +44,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+_leave = subprocess.Popen.__exit__
+
+
+def _kill_and_leave(
+    program: "subprocess.Popen[bytes]", kind: type[BaseException] | None, *rest: Any
+) -> None:
+    """End the program of a test that has failed: one that hangs would be waited for for ever."""
+    if kind is not None:
+        program.kill()
+    _leave(program, kind, *rest)
+
+
+subprocess.Popen.__exit__ = _kill_and_leave  # type: ignore[method-assign]
 
 HUNG = pytest.StashKey[int]()
 """The real standard error, for the stacks of a test that hangs."""

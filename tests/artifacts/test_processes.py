@@ -125,3 +125,9 @@ signal.pause()
         ProcessId.of(child.pid).end(grace=0.1)
         assert not below.alive
         assert child.wait(10) == -signal.SIGKILL
+
+
+def test_a_test_that_fails_does_not_wait_for_its_program() -> None:
+    with pytest.raises(AssertionError), subprocess.Popen(["sleep", "600"]) as program:
+        raise AssertionError
+    assert program.returncode == -signal.SIGKILL
