@@ -26,7 +26,7 @@ from cloze.pipeline.readers.input_shards import find_corpus, input_shards, reade
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.languages import told_languages
 from cloze.pipeline.text.splits import FEWEST_DOCUMENTS, assign_splits, split_names, tail_digest
-from cloze.pipeline.text.texts import TextBlock, read_texts_and_paragraphs
+from cloze.pipeline.text.texts import TextBlock, read_texts_and_paragraphs, rules_of
 
 SCHEMA = pa.schema(
     [
@@ -41,8 +41,8 @@ SCHEMA = pa.schema(
     ]
 )
 """Of each document: its text, one paragraph per line; digest of its sentences; split; path of its
-source, its file and its position there; and, where `cleaning.languages` is set, the language of
-most of its text and the share of that."""
+source, its file and its position there; and, where `languages` is set for its source, the language
+of most of its text and the share of that."""
 
 # D documents of a block, K kept ones of the artifact
 
@@ -85,7 +85,7 @@ def kept_documents(artifact: Artifact, stage: TokensStage) -> Iterator[tuple[int
                 table = _table(block, paragraphs, rows, corpus=corpus, paths=paths)
                 names = np.array(split_names(corpus))[kept.splits_K[places]]
                 table = table.set_column(2, "split", pa.array(names.tolist(), pa.string()))
-                if cleaning.languages:
+                if rules_of(corpus.sources[shard.source], cleaning).languages:
                     table = _with_languages(table)
                 yield shard.source, table
     if lost := _lost(kept):

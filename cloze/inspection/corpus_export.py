@@ -9,6 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -175,6 +176,14 @@ def _card(
         for name, value in stage.cleaning.model_dump(mode="json", exclude_defaults=True).items()
         if name not in ("boilerplate", "drop_list")  # directories here
     }
+    own = [
+        (
+            config.path or ", ".join(config.packages),
+            tomli_w.dumps(config.cleaning.model_dump(mode="json", exclude_defaults=True)),
+        )
+        for config in stage.corpus.sources
+        if config.cleaning is not None
+    ]
     edits = statistics.get("edits", {})
     return "\n".join(
         [
@@ -204,6 +213,10 @@ def _card(
             "",
             f"```toml\n{tomli_w.dumps(rules)}```",
             "",
+            *chain.from_iterable(
+                (f"In place of these, those of {path}:", "", f"```toml\n{rules_of}```", "")
+                for path, rules_of in own
+            ),
             f"`cloze prepare {CORPUS}` reads the same documents; its `path`s name this folder, so "
             "change them if it is moved. The licences are those of the sources.",
             "",

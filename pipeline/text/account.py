@@ -13,10 +13,13 @@ from cloze.pipeline.text.filters import RULES, Reason
 from cloze.pipeline.text.line_rules import CITATIONS, LINE_RULES
 from cloze.pipeline.text.personal import KINDS
 
+TABLE = "cleaning"
+"""The table of the rules for all sources without their own."""
+
 REMEDIES = {
     Reason.EMPTY: "nothing is left after cleaning",
     Reason.NOT_TEXT: "too many bytes are not UTF-8: convert them (iconv -f latin1 -t utf-8), or "
-    "raise cleaning.max_replacement_share",
+    "raise {cleaning}.max_replacement_share",
     Reason.BINARY_FILE: "the file is not text: convert it",
     Reason.BAD_FILE: 'unreadable parts of a file, as set by corpus.on_bad_file; with "fail" the '
     "stage stops and reports the error",
@@ -25,13 +28,14 @@ REMEDIES = {
     Reason.BOILERPLATE: "all their lines recur in other documents: see cloze inspect "
     "RUN/boilerplate, or raise boilerplate.min_documents of the source",
     Reason.REMOVED_LINES: "line rules remove all of their lines; turn off "
-    "cleaning.remove_unterminated_lines, or lower cleaning.min_line_words",
+    "{cleaning}.remove_unterminated_lines, or lower {cleaning}.min_line_words",
     Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
     Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
     Reason.DUPLICATE: "the same text came earlier",
     Reason.HELD_OUT: "the same text is held out",
 }
-"""Cause and remedy by reason; the other reasons have settings (`filters.RULES`)."""
+"""Cause and remedy by reason, with the table of the rules to fill in; the other reasons have
+settings (`filters.RULES`)."""
 
 
 UNREAD = (Reason.BINARY_FILE, Reason.BAD_FILE, Reason.BAD_RECORD)
@@ -107,14 +111,14 @@ def reasons_account(dropped: Mapping[str, Dropped]) -> list[str]:
     lines = []
     for name, (count, example) in sorted(dropped.items(), key=lambda item: -item[1].documents):
         reason = Reason[name.upper()]
-        why = REMEDIES.get(reason) or f"by {rule_settings(reason)}"
+        why = REMEDIES.get(reason, f"by {rule_settings(reason)}").format(cleaning=TABLE)
         lines.append(f"{count:,} dropped as {name}, {why}; for example {example}")
     return lines
 
 
-def rule_settings(reason: Reason) -> str:
-    """The settings that turn on the rules with this reason."""
-    settings = [f"cleaning.{rule.setting}" for rule in RULES if rule.reason == reason]
+def rule_settings(reason: Reason, table: str = TABLE) -> str:
+    """The settings of a table that turn on the rules with this reason."""
+    settings = [f"{table}.{rule.setting}" for rule in RULES if rule.reason == reason]
     return " or ".join(settings) if len(settings) < 4 else f"{settings[0]} to {settings[-1]}"
 
 
@@ -131,19 +135,20 @@ def source_account(
     if lost <= WARNED_SHARE * documents:
         return ""
     most = max(by_rule, key=lambda name: (by_rule[name], name))
+    table = TABLE if config.cleaning is None else f"corpus.sources.{source}.cleaning"
     return (
         f"corpus.sources.{source} ({config.path or ', '.join(config.packages)}): rules drop "
         f"{lost:,} of its {documents:,} documents ({lost / documents:.0%}), most of them "
-        f"({by_rule[most]:,}) as {most}; {_remedy(Reason[most.upper()])}"
+        f"({by_rule[most]:,}) as {most}; {_remedy(Reason[most.upper()], table)}"
     )
 
 
-def _remedy(reason: Reason) -> str:
+def _remedy(reason: Reason, table: str) -> str:
     if reason in REMEDIES:
-        return REMEDIES[reason]
+        return REMEDIES[reason].format(cleaning=table)
     return (
-        f"loosen or turn off {rule_settings(reason)} (a value beside cleaning.presets overrides "
-        "it), or check the reader of the source"
+        f"loosen or turn off {rule_settings(reason, table)} (a value beside {table}.presets "
+        "overrides it), or check the reader of the source"
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.artifacts.arrays import Mask, Offsets, offsets_of
-from cloze.pipeline.config.settings import CleaningConfig
+from cloze.pipeline.config.rules import RulesConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE
 from cloze.pipeline.text.languages import Shares, language_shares
@@ -91,11 +91,11 @@ class TextMeasures:
     def __init__(
         self,
         block: DocumentBlock,
-        cleaning: CleaningConfig | None = None,
+        cleaning: RulesConfig | None = None,
         sentences_D: Offsets | None = None,
     ) -> None:
         self._block, self._text, self._ends = block, block.text, block.ends
-        self._cleaning = cleaning or CleaningConfig()
+        self._cleaning = cleaning or RulesConfig()
         self._sentences_D = sentences_D
 
     @cached_property
@@ -250,7 +250,7 @@ class Rule(NamedTuple):
 
     reason: Reason
     setting: str
-    """The setting of `CleaningConfig` that turns it on, and is its limit."""
+    """The setting of `RulesConfig` that turns it on, and is its limit."""
     source: str
     """Where the rule comes from."""
     breaks: Callable[[TextMeasures, float], Mask]
@@ -384,7 +384,7 @@ _N_GRAM_SETTINGS = tuple(rule.setting for rule in RULES if "_gram_" in rule.sett
 def filter_documents(
     block: DocumentBlock,
     replaced: Offsets,
-    cleaning: CleaningConfig,
+    cleaning: RulesConfig,
     sentences_D: Offsets | None = None,
 ) -> Reasons:
     """The first reason to drop each document of `block`, or `KEPT`.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, offsets_of
-from cloze.pipeline.config.settings import CleaningConfig
+from cloze.pipeline.config.rules import RulesConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE, clean
 
@@ -101,7 +101,7 @@ class LineRule(NamedTuple):
 
     name: str
     setting: str
-    """The setting of `CleaningConfig` that turns it on, and is its limit."""
+    """The setting of `RulesConfig` that turns it on, and is its limit."""
     source: str
     removes: Callable[[LineTexts, float], Mask]
 
@@ -128,7 +128,7 @@ CITATIONS = "citations"
 
 
 def apply_line_rules(
-    block: DocumentBlock, cleaning: CleaningConfig
+    block: DocumentBlock, cleaning: RulesConfig
 ) -> tuple[DocumentBlock, dict[str, Int64s]]:
     """The documents without the lines and citations that the rules remove; some may become empty.
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cloze.artifacts.arrays import Int64s, offsets_of
-from cloze.pipeline.config.settings import CleaningConfig
+from cloze.pipeline.config.rules import RulesConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED
 
@@ -99,7 +99,7 @@ KINDS: dict[str, Kind] = {
 
 
 def mask_personal(
-    block: DocumentBlock, cleaning: CleaningConfig
+    block: DocumentBlock, cleaning: RulesConfig
 ) -> tuple[DocumentBlock, dict[str, Int64s]]:
     """The documents with what `mask` names masked; and how many of each kind each had, (D,)."""
     raw, ends = block.text.tobytes(), block.ends

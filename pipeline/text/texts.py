@@ -22,6 +22,7 @@ import numpy.typing as npt
 from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt64s, digest_halves
 from cloze.artifacts.errors import IntegrityError, NotText, UsageError
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.pipeline.config.rules import RulesConfig
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, LineBreak, SourceConfig
 from cloze.pipeline.readers.compression import converted_from
 from cloze.pipeline.readers.documents import (
@@ -142,6 +143,7 @@ def read_texts_and_paragraphs(
             f"corpus.sources.{shard.source}: boilerplate is to be removed, but no list of lines is "
             "given; set cleaning.boilerplate to the artifact that `cloze boilerplate` makes"
         )
+    rules = rules_of(source, cleaning)
     raw = _RawBlocks(shard, corpus, account)
     for block, files_D, whole, replaced in _cleaned(raw):
         cleaned = whole
@@ -149,15 +151,15 @@ def read_texts_and_paragraphs(
             listed = read_line_list(cleaning.boilerplate, shard.source, source.boilerplate)
             cleaned = without_boilerplate(whole, listed, source.boilerplate)
         had_text_D, left_D = _has_text(whole), _has_text(cleaned)
-        cleaned, removed = apply_line_rules(cleaned, cleaning)
+        cleaned, removed = apply_line_rules(cleaned, rules)
         # Before the digest is taken: texts that differ only in what is masked are duplicates.
-        cleaned, masked = mask_personal(cleaned, cleaning)
+        cleaned, masked = mask_personal(cleaned, rules)
         text, ends_D, glued = cleaned.text, cleaned.ends, np.zeros(0, dtype=np.int64)
         if _line_break(source) != "sentence":
             text, ends_D, glued = split_sentences(text, ends_D, corpus.abbreviations)
         # Filters see paragraphs as lines, before sentences are split.
-        sentences_D = count_lines(text, ends_D) if cleaning.min_sentences else None
-        reasons_D = filter_documents(cleaned, replaced, cleaning, sentences_D)
+        sentences_D = count_lines(text, ends_D) if rules.min_sentences else None
+        reasons_D = filter_documents(cleaned, replaced, rules, sentences_D)
         # A document that is empty only now is listed under what has emptied it.
         emptied_D = reasons_D == Reason.EMPTY
         reasons_D[emptied_D & left_D] = Reason.REMOVED_LINES
@@ -251,6 +253,11 @@ def _cleaned(raw: _RawBlocks) -> Iterator[_CleanedBlock]:
             block = without_tags(block)
         cleaned, replaced = clean(block, line_break=_line_break(source), from_html=from_html)
         yield block, files_D, cleaned, replaced
+
+
+def rules_of(source: SourceConfig, cleaning: CleaningConfig) -> RulesConfig:
+    """The rules for the documents of a source: its own, or those of all."""
+    return cleaning if source.cleaning is None else source.cleaning
 
 
 def _has_text(block: DocumentBlock) -> Mask:

@@ -7,6 +7,7 @@ import pytest
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import Artifact
+from cloze.pipeline.config.settings import CorpusConfig
 from cloze.pipeline.tokens import make_tokens
 from cloze.pipeline.vocabulary import make_vocabulary
 from tests.pipeline.corpora import (
@@ -47,6 +48,34 @@ def test_what_is_dropped_removed_and_masked_is_said_and_counted(
     assert "tokens: 1 citations removed, by cleaning.remove_citations" in said
     assert "tokens: masked, by cleaning.mask: 1 mail" in said
     assert "warning" not in said
+
+
+def test_a_source_with_rules_of_its_own_has_these_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seed in (("a", 1), ("b", 2), ("c", 3)):
+        write_jsonl(tmp_path / f"{name}.jsonl", [*documents(seed, 10), f"Brackets {{ in {name}."])
+    write_jsonl(tmp_path / "d.jsonl", [f"word {word}" for word in ("one", "two", "three")])
+    own: list[dict[str, Any]] = [{}, {"cleaning": {}}, {"cleaning": {"presets": ["c4"]}}]
+    own += [{"cleaning": {"min_words": 3}}]
+    own[2]["cleaning"] |= {"min_sentences": 0, "drop_curly_brackets": False, "mask": ["mail"]}
+    sources = [
+        source(tmp_path / f"{name}.jsonl", line_break="paragraph", **options)
+        for name, options in zip("abcd", own, strict=True)
+    ]
+    table = tokens_table(
+        tmp_path / "tokens",
+        sources,
+        vocabulary=given_vocabulary(tmp_path / "vocabulary"),
+        cleaning={"drop_curly_brackets": True},
+    )
+    statistics = make_tokens(table, []).manifest.statistics
+    # of the first source alone: the second has none, the third turns the rule off
+    assert statistics["dropped"] == {"curly_bracket": 1, "short": 3}
+    said = capsys.readouterr().err
+    assert "corpus.sources.3.cleaning.min_words (a value beside corpus.sources.3.cleaning.p" in said
+    with pytest.raises(ValueError, match="unknown preset; expected gopher, c4, fineweb"):
+        CorpusConfig.model_validate({"sources": [source(tmp_path, cleaning={"presets": ["x"]})]})
 
 
 @pytest.mark.parametrize("workers", [1, 2])
