@@ -228,6 +228,7 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"[a-z]+", text.lower()))
 
 
+@pytest.mark.slow
 def test_training_works_without_compiler_ninja_and_numactl(
     golden: GoldenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

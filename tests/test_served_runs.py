@@ -81,6 +81,7 @@ def test_a_run_cancelled_while_training_leaves_no_process(served: Deployment) ->
     assert served.cancelled_at_work(served.trigger(), "pretrain") == "Cancelled"
 
 
+@pytest.mark.slow
 def test_a_flow_killed_while_training_is_continued_to_the_same_digests(
     served: Deployment, golden: GoldenRun
 ) -> None:

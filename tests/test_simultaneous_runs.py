@@ -33,7 +33,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 @pytest.mark.parametrize(
     "pauses",
     [
-        pytest.param((0, 0, 0, 0), id="four at once"),
+        pytest.param((0, 0, 0, 0), id="four at once", marks=pytest.mark.slow),
         pytest.param((0, 0), id="at once", marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param((0, 1), id="1 s apart", marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param((0, 4), id="4 s apart", marks=[pytest.mark.slow, pytest.mark.long]),
@@ -58,6 +58,7 @@ def test_of_runs_of_a_name_started_together_one_works_and_the_others_are_told_wh
     assert not RunFolder(chain.workspace(name)).processes()
 
 
+@pytest.mark.slow
 def test_runs_of_other_names_make_each_stage_once_and_wait_for_one_another(chain: Chain) -> None:
     # the report is each run's own: its name stands in it
     names = ("one", "two", "three", "four")

@@ -208,7 +208,7 @@ def run_ranks(
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.communicate(timeout=PATIENCE)  # what a rank has started may hold its pipes
     return found
 
 
