@@ -63,16 +63,34 @@ HUNG = pytest.StashKey[int]()
 """The real standard error, for the stacks of a test that hangs."""
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """End the process if cleaning up hangs: whoever cannot be interrupted is named all the same.
+def watch(config: pytest.Config) -> None:
+    """End this process if nothing happens from now on; whatever cannot be interrupted is named.
 
     pytest-timeout interrupts a test once, and its `finally` may then wait for ever; pytest's own
-    watch (`faulthandler_timeout`) is over as soon as a test has failed.
+    watch (`faulthandler_timeout`) is over as soon as a test has failed, and between tests.
     """
-    if seconds := float(item.config.getini("faulthandler_timeout")):
-        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[HUNG])
+    if seconds := float(config.getini("faulthandler_timeout")):
+        faulthandler.dump_traceback_later(seconds, exit=True, file=config.stash[HUNG])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Watch what cleans up."""
+    watch(item.config)
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Watch the time between two tests: pytest-xdist always has another one, or ends."""
+    result = yield
+    watch(item.config)
+    return result
+
+
+def pytest_sessionfinish() -> None:
+    """Let whatever comes after the tests take its time."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
