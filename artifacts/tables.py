@@ -70,6 +70,30 @@ LINES_SCHEMA = pa.schema(
 """Schema of that list, sorted by source and key (a hash). Documents of a rank from `first_removed`
 on lose the line."""
 
+SPAN_KINDS = ("sentences", "tokens")
+"""What is removed because it came earlier."""
+
+SPANS_NAME = "spans.arrow"
+"""File name of the list of texts that are removed because they came earlier."""
+
+SPANS_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.uint16(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("removed_spans", pa.int64(), nullable=False),
+        pa.field("removed_bytes", pa.int64(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+    ]
+)
+"""Schema of that list, sorted by source and key (a hash of the text)."""
+
+REPEATS_NAME = "repeats.arrow"
+"""File name of the keys by which spans that came earlier are found."""
+
+REPEATS_SCHEMA = pa.schema(list(LINES_SCHEMA)[:3])
+"""Schema of these, sorted by source and key."""
+
 DROPPED_NAME = "dropped.arrow"
 """File name of the list of dropped documents."""
 

@@ -1,22 +1,23 @@
-"""Stage `boilerplate`: the lines that recur in many documents of a source.
+"""Stage `boilerplate`: what recurs in the documents of a source.
 
 In:  the corpus.
-Out: `lines.arrow` (pipeline/text/recurring.py, where the rule is): for each line to remove its key,
-     the documents that lose it, how many lines and bytes that makes, and the beginning of its text.
+Out: `lines.arrow`: for each line to remove its key, the documents that lose it, how many lines and
+     bytes that makes, and the beginning of its text. Where spans are to go that came earlier, also
+     `repeats.arrow`, the keys by which they are found, and `spans.arrow`, the texts that go. The
+     rules are in pipeline/text/recurring.py.
 
     python -P -m cloze.pipeline.boilerplate --config TABLE.json [engine options]
 
-The workers write the keys of every shard's lines as sorted runs; the launcher then merges a range
-of keys at a time. Whether a line recurs, and which documents keep it, follows from the few
-smallest ranks of its documents, so a run has at most `min_documents` rows per line besides one for
-all the rest, however frequent the line is. A worker holds `RUN_LINES` lines in memory, the launcher
-`RANGE_ROWS` rows of runs; all else is on disk. Stages that read documents hold 16 bytes for each
-line on the list.
+Lines are counted first. Then, in what is left without them, the keys of all spans; at last the
+workers go through the documents once more and note what goes, since spans overlap and only their
+union can be counted. Each time they write sorted runs, which the launcher merges a range of keys at
+a time (pipeline/recurring_runs.py), so memory does not grow with the corpus; on disk, spans of
+tokens take 16 bytes for each token until the stage ends. Stages that read documents map the keys.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -24,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloze.artifacts import filesystem
-from cloze.artifacts.arrays import Int64s, UInt64s
+from cloze.artifacts.arrays import Mask, Offsets
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import naming_full_disk
@@ -40,363 +40,421 @@ from cloze.artifacts.store import (
     all_finished,
     clear_work,
     commit,
+    open_file,
     put_local_file,
     scratch_directory,
 )
-from cloze.artifacts.tables import LINES_NAME, LINES_SCHEMA
+from cloze.artifacts.tables import (
+    LINES_NAME,
+    LINES_SCHEMA,
+    REPEATS_NAME,
+    SPAN_KINDS,
+    SPANS_NAME,
+    SPANS_SCHEMA,
+)
 from cloze.pipeline.config.settings import BoilerplateConfig, BoilerplateStage, SourceConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.recurring_runs import (
+    COUNTS_SCHEMA,
+    KEYS_SCHEMA,
+    Limits,
+    RunsWriter,
+    recurring_keys,
+    write_keys,
+    write_list,
+)
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue
+from cloze.pipeline.text.duplicates import range_hashes
 from cloze.pipeline.text.recurring import (
     ALWAYS_KEPT,
-    LAST_RANK,
+    NO_KEYS,
+    Boilerplate,
     Lines,
     find_lines,
+    find_spans,
+    keys_of_source,
+    repeated_bytes,
+    without_recurring_lines,
 )
-from cloze.pipeline.text.texts import read_paragraphs
-
-RUN_LINES = 1 << 18
-"""Lines in a sorted run, or those of one block if that has more."""
-
-RANGE_ROWS = 1 << 22
-"""Approximate number of rows that the launcher merges at a time, at about 60 bytes each."""
-
-BATCH_ROWS = 1 << 16
-"""Rows of a record batch of the list."""
+from cloze.pipeline.text.texts import abbreviations_of, read_paragraphs
 
 TEXT_BYTES = 300
-"""Bytes of a line's text that are kept to show it."""
+"""Bytes of the text of a line or span that are kept to show it."""
 
-SHOWN_LINES = 5
-"""Lines of each source in the stage's account; `cloze inspect` shows all."""
+SHOWN = 5
+"""Lines, and spans, of each source in the stage's account; `cloze inspect` shows all."""
 
 WARNED_SHARE, REFUSED_SHARE = 0.5, 0.99
 """Shares of a source's text that boilerplate rarely has, and that leaves nothing to train on."""
 
-NO_DOCUMENT = np.uint64(LAST_RANK + 1)
-"""The rank of a row for all documents beyond the smallest ranks."""
+CAME_EARLIER = Limits(min_documents=2, kept_documents=1)
+"""When a span goes that is in several documents."""
 
-RUNS_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.uint64()),
-        pa.field("rank", pa.uint64()),
-        pa.field("lines", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("text", pa.string()),
-    ]
-)
-"""Sorted runs, each a record batch: by key and rank; the first row of each key has its text."""
+ALL_OF_THEM = Limits(min_documents=1, kept_documents=0)
+"""For a count of what goes in any case."""
 
-# L lines of a run, M those of a document with the same key; N rows of all runs in a range of keys,
-# G keys
+# L lines of a block, R ranges of bytes
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search, as all workers of the stage share it."""
+
+    stage: BoilerplateStage
+    output: str
+    """The unfinished artifact."""
+
+    def config(self, shard: InputShard) -> BoilerplateConfig:
+        """The settings for a shard's source."""
+        config = self.stage.corpus.sources[shard.source].boilerplate
+        assert config  # only such shards are tasks
+        return config
+
+    def listed(self, shard: InputShard, *names: str, scratch: str) -> Boilerplate:
+        """What the finished lists name for the source of a shard, without keys of other lists."""
+        found = {
+            entry.name: keys_of_source(open_file(self.output, entry, scratch=scratch), shard.source)
+            for entry in all_finished(self.output, names)
+        }
+        return Boilerplate(
+            found.get(LINES_NAME, NO_KEYS),
+            found.get(REPEATS_NAME, NO_KEYS),
+            self.config(shard),
+            abbreviations_of(shard.source, self.stage.corpus),
+        )
 
 
 def make_line_list(table: StageTable, options: list[str]) -> Artifact:
-    """Run the stage: count the lines of every shard, then list those that recur."""
+    """Run the stage: list the lines that recur, then the spans that came earlier."""
     stage = parse(BoilerplateStage, table.config, source="stage boilerplate")
     if not stage.corpus.has_boilerplate:
         raise UsageError(
             "corpus.sources: none asks for boilerplate to be removed; set boilerplate = {} in one"
         )
+    search, runner = Search(stage, table.output), Runner.of(table, options)
     files = CorpusFiles(stage.corpus, table.output)
-    sources = stage.corpus.sources
-    shards = [shard for shard in files.shards() if sources[shard.source].boilerplate]
-    count = partial(write_line_runs, stage=stage, output=table.output)
-    Runner.of(table, options).finish(
-        shards, count, name_of=runs_name, progress="boilerplate", label="Count"
-    )
-    files.require_unchanged()
-    by_source = {
-        number: SourceLines(
-            all_finished(table.output, [runs_name(s) for s in shards if s.source == number]),
-            source,
-            number,
-        )
-        for number, source in enumerate(sources)
+    shards = [shard for shard in files.shards() if stage.corpus.sources[shard.source].boilerplate]
+    sources = {
+        number: FoundInSource(source, number)
+        for number, source in enumerate(stage.corpus.sources)
         if source.boilerplate
     }
     with scratch_directory(table.output) as scratch, naming_full_disk(scratch):
-        path = os.path.join(scratch, LINES_NAME)
-        rows = 0
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, LINES_SCHEMA) as writer:
-            found = (one.recurring(table.output, scratch) for one in by_source.values())
-            for batch in _of_equal_size(chain.from_iterable(found)):
-                writer.write_batch(batch)
-                rows += len(batch)
-        for one in by_source.values():
-            one.say_account()
-        entry = put_local_file(table.output, path, name=LINES_NAME, rows=rows)
-    statistics = {str(number): one.statistics for number, one in by_source.items()}
-    artifact = commit(table, [entry], statistics={"sources": statistics})
+        steps = Steps(search, runner, shards, sources, scratch)
+        entries = [steps.list_lines()]
+        if any(one.config.spans for one in sources.values()):
+            entries += [steps.list_repeats(), steps.list_spans()]
+    files.require_unchanged()
+    for one in sources.values():
+        one.say_account()
+    statistics = {str(number): one.statistics for number, one in sources.items()}
+    artifact = commit(table, entries, statistics={"sources": statistics})
     clear_work(table.output)
     return artifact
 
 
-def runs_name(shard: InputShard) -> str:
+def runs_name(shard: InputShard, of: str = "lines") -> str:
     """The name of a shard's runs within the artifact."""
-    return f"{WORK}/{shard.name}.lines.arrow"
+    return f"{WORK}/{shard.name}.{of}.arrow"
 
 
-def write_line_runs(
-    shard: InputShard, *, stage: BoilerplateStage, output: str, queue: WorkQueue
-) -> str:
+@dataclass(frozen=True)
+class Steps:
+    """The steps of the stage: in each the workers write runs, and the launcher a list."""
+
+    search: Search
+    runner: Runner
+    shards: Sequence[InputShard]
+    sources: "dict[int, FoundInSource]"
+    scratch: str
+
+    def list_lines(self) -> FileEntry:
+        """Write the lines that recur."""
+        shards = [shard for shard in self.shards if self.search.config(shard).lines]
+        entries = self._runs("lines", write_line_runs, shards)
+        found = (
+            one.recurring(self._recurring(entries[number], one.limits, number))
+            for number, one in self.sources.items()
+        )
+        return self._put(LINES_NAME, lambda path: write_list(chain(*found), path, LINES_SCHEMA))
+
+    def list_repeats(self) -> FileEntry:
+        """Write the keys of spans that are in several documents."""
+        entries = self._runs("repeats", write_span_runs, self._with_spans)
+        found = (
+            self._recurring(of_source, CAME_EARLIER, number)
+            for number, of_source in entries.items()
+        )
+        return self._put(
+            REPEATS_NAME, lambda path: write_keys(chain(*found), path, scratch=self.scratch)
+        )
+
+    def list_spans(self) -> FileEntry:
+        """Write the texts that go because they came earlier."""
+        entries = self._runs("spans", write_removed_spans, self._with_spans)
+        found = (
+            self.sources[number].removed(self._recurring(of_source, ALL_OF_THEM, number))
+            for number, of_source in entries.items()
+        )
+        return self._put(SPANS_NAME, lambda path: write_list(chain(*found), path, SPANS_SCHEMA))
+
+    @property
+    def _with_spans(self) -> list[InputShard]:
+        return [shard for shard in self.shards if self.search.config(shard).spans]
+
+    def _runs(
+        self, of: str, write: Callable[..., object], shards: Sequence[InputShard]
+    ) -> dict[int, list[FileEntry]]:
+        """Have the runs of every shard written; their files by source."""
+        name_of = partial(runs_name, of=of)
+        self.runner.finish(
+            shards,
+            partial(write, search=self.search),
+            name_of=name_of,
+            progress="boilerplate",
+            label=f"Count {of}",
+        )
+        entries: dict[int, list[FileEntry]] = {number: [] for number in self.sources}
+        written = all_finished(self.search.output, list(map(name_of, shards)))
+        for shard, entry in zip(shards, written, strict=True):
+            entries[shard.source].append(entry)
+        for number, of_source in entries.items():
+            self.sources[number].add(of_source)
+        return entries
+
+    def _recurring(
+        self, entries: Sequence[FileEntry], limits: Limits, number: int
+    ) -> Iterator[pa.RecordBatch]:
+        return recurring_keys(
+            entries, limits, source=number, output=self.search.output, scratch=self.scratch
+        )
+
+    def _put(self, name: str, write: Callable[[str], int]) -> FileEntry:
+        path = f"{self.scratch}/{name}"
+        rows = write(path)
+        return put_local_file(self.search.output, path, name=name, rows=rows)
+
+
+def write_line_runs(shard: InputShard, *, search: Search, queue: WorkQueue) -> str:
     """Write a shard's lines into the artifact as sorted runs; returns the name of their file."""
-    config = stage.corpus.sources[shard.source].boilerplate
-    assert config  # only such shards are tasks
-    documents = lines = rows = size = 0
+    config = search.config(shard)
+    documents = lines = size = 0
     with temporary_directory() as scratch, naming_full_disk(scratch):
-        path = os.path.join(scratch, "lines.arrow")
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, RUNS_SCHEMA) as writer:
-            waiting: list[pa.RecordBatch] = []
-            for block in read_paragraphs(shard, corpus=stage.corpus):
-                waiting.append(_rows(block, found := find_lines(block, config)))
-                documents += int(np.count_nonzero(np.diff(block.ends, prepend=0)))
+        path = f"{scratch}/lines.arrow"
+        limits = Limits(config.min_documents, config.kept_documents)
+        with RunsWriter(path, COUNTS_SCHEMA, limits) as writer:
+            for block in read_paragraphs(shard, corpus=search.stage.corpus):
+                writer.add(*_line_columns(block, found := find_lines(block, config)))
+                documents += _documents(block)
                 lines, size = lines + len(found.ends_L), size + len(block.text)
-                if sum(map(len, waiting)) >= RUN_LINES:
-                    # Runs are cut by the number of lines, so memory is bounded; which lines are in
-                    # which run makes no difference to the result, as the launcher merges all of
-                    # them by key.
-                    rows += _write_run(waiting, config, writer)
-                    waiting = []
-            rows += _write_run(waiting, config, writer)
         put_local_file(
-            *(output, path),
+            *(search.output, path),
             name=runs_name(shard),
-            rows=rows,
+            rows=writer.rows,
             statistics={"documents": documents, "lines": lines, "bytes": size},
         )
     queue.report(MB=shard.megabytes, documents=documents)
     return runs_name(shard)
 
 
-def _rows(block: DocumentBlock, lines: Lines) -> pa.RecordBatch:
+def _documents(block: DocumentBlock) -> int:
+    return int(np.count_nonzero(np.diff(block.ends, prepend=0)))
+
+
+def _line_columns(block: DocumentBlock, lines: Lines) -> list[pa.Array]:
     """A row for each line that may recur."""
     # Others have too few words, even with their neighbours, so no list can name them.
     which = np.flatnonzero(lines.keys_L != ALWAYS_KEPT)
     # What is keyed may be a line, or several that stand together; its text goes from the first to
     # the last of them.
     starts = lines.starts_L[lines.firsts_L[which]]
-    stops = np.minimum(lines.ends_L[lines.lasts_L[which]] - 1, starts + TEXT_BYTES)
-    raw = block.text.tobytes()
-    bounds = zip(starts.tolist(), stops.tolist(), strict=True)
-    # a character may be cut at the end
-    texts = [raw[start:stop].decode("utf-8", "ignore") for start, stop in bounds]
+    stops = lines.ends_L[lines.lasts_L[which]] - 1
     sizes = (lines.ends_L - lines.starts_L)[which]
-    columns = [
+    return [
         pa.array(lines.keys_L[which]),
         pa.array(lines.ranks_L[which]),
         pa.array(np.ones(len(which), dtype=np.int64)),
         pa.array(sizes),
-        pa.array(texts, pa.string()),
+        _beginnings(block, starts, stops),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=RUNS_SCHEMA)
 
 
-def _write_run(
-    waiting: Sequence[pa.RecordBatch],
-    config: BoilerplateConfig,
-    writer: pa.ipc.RecordBatchFileWriter,
-) -> int:
-    """Write the lines that wait as one sorted run; returns its number of rows."""
-    table = pa.Table.from_batches(waiting, RUNS_SCHEMA).combine_chunks()
-    if not len(table):
-        return 0
-    keys_L, ranks_L = table["key"].to_numpy(), table["rank"].to_numpy()
-    # Stable: of a document's equal lines the first stays the first.
-    order = np.lexsort((ranks_L, keys_L))
-    keys_L, ranks_L = keys_L[order], ranks_L[order].copy()
-    # Any other number in front makes the first row a new key; 64 bits wrap around.
-    new_key_L = np.diff(keys_L, prepend=keys_L[0] + np.uint64(1)) != 0
-    new_document_L = new_key_L | (np.diff(ranks_L, prepend=ranks_L[0]) != 0)
-    # How many documents of smaller rank have the same line; those beyond the first few share a row.
-    # Documents counted from the run's beginning, minus those before the key, which the running
-    # maximum carries along the key's rows.
-    documents_L = np.cumsum(new_document_L)
-    first_L = np.maximum.accumulate(np.where(new_key_L, documents_L, 0))
-    # Of a run's documents the `min_documents` with the smallest ranks keep rows of their own: among
-    # those of all runs are the smallest ones of all, which alone decide. The rest is one row of
-    # sums.
-    is_rest_L = documents_L - first_L >= config.min_documents
-    ranks_L[is_rest_L] = NO_DOCUMENT
-    # With the rest's ranks made equal, these are the rows to write: one for each document, one for
-    # the rest.
-    starts_M = np.flatnonzero(new_key_L | (np.diff(ranks_L, prepend=ranks_L[0]) != 0))
-    # The text is the same in all rows of a key, but for collisions of 64 bits.
-    has_text = pa.array(new_key_L[starts_M])
-    texts = pc.if_else(has_text, table["text"].combine_chunks().take(pa.array(order[starts_M])), "")
-    counts = (table[name].to_numpy()[order] for name in ("lines", "bytes"))
-    columns = [
-        *(pa.array(keys_L[starts_M]), pa.array(ranks_L[starts_M])),
-        *(pa.array(np.add.reduceat(values, starts_M)) for values in counts),
-        texts,
+def _beginnings(block: DocumentBlock, starts: Offsets, stops: Offsets) -> pa.StringArray:
+    """The first `TEXT_BYTES` of each range."""
+    raw = block.text.tobytes()
+    bounds = zip(starts.tolist(), np.minimum(stops, starts + TEXT_BYTES).tolist(), strict=True)
+    # a character may be cut at the end
+    texts = [raw[start:stop].decode("utf-8", "ignore") for start, stop in bounds]
+    return pa.array(texts, pa.string())
+
+
+def write_span_runs(shard: InputShard, *, search: Search, queue: WorkQueue) -> str:
+    """Write the keys of a shard's spans into the artifact as sorted runs; returns their file."""
+    with temporary_directory() as scratch, naming_full_disk(scratch):
+        path = f"{scratch}/repeats.arrow"
+        listed = search.listed(shard, LINES_NAME, scratch=scratch)
+        with RunsWriter(path, KEYS_SCHEMA, CAME_EARLIER) as writer:
+            for block in read_paragraphs(shard, corpus=search.stage.corpus):
+                left = without_recurring_lines(block, listed)
+                for spans in find_spans(left, listed.config, listed.abbreviations).values():
+                    writer.add(spans.keys_P, spans.ranks_P)
+        name = runs_name(shard, "repeats")
+        put_local_file(search.output, path, name=name, rows=writer.rows)
+    queue.report(MB=shard.megabytes)
+    return name
+
+
+def write_removed_spans(shard: InputShard, *, search: Search, queue: WorkQueue) -> str:
+    """Write the texts that go from a shard into the artifact as sorted runs; returns their file."""
+    documents = size = 0
+    sums = Counter[str]()
+    with temporary_directory() as scratch, naming_full_disk(scratch):
+        path = f"{scratch}/spans.arrow"
+        listed = search.listed(shard, LINES_NAME, REPEATS_NAME, scratch=scratch)
+        with RunsWriter(path, COUNTS_SCHEMA, ALL_OF_THEM) as writer:
+            for block in read_paragraphs(shard, corpus=search.stage.corpus):
+                documents, size = documents + _documents(block), size + len(block.text)
+                left = without_recurring_lines(block, listed)
+                for kind, gone in repeated_bytes(left, listed).items():
+                    columns = _span_columns(left, gone, kind)
+                    writer.add(*columns)
+                    sums[f"{kind}_spans"] += len(columns[0])
+                    sums[f"{kind}_bytes"] += int(np.count_nonzero(gone))
+        statistics = dict(sums)
+        if not listed.config.lines:  # else they are counted with the lines
+            statistics |= {"documents": documents, "lines": 0, "bytes": size}
+        name = runs_name(shard, "spans")
+        put_local_file(search.output, path, name=name, rows=writer.rows, statistics=statistics)
+    queue.report(MB=shard.megabytes)
+    return name
+
+
+def _span_columns(block: DocumentBlock, gone: Mask, kind: str) -> list[pa.Array]:
+    """A row for each range of bytes that are `gone`."""
+    edges = np.flatnonzero(np.diff(gone, prepend=False, append=False))
+    starts_R, stops_R = edges[::2], edges[1::2]
+    # The last bit of a key is the place of the kind among all.
+    keys_R = range_hashes(block.text, starts_R, stops_R) & np.uint64(~1 & (1 << 64) - 1)
+    count = len(starts_R)
+    return [
+        pa.array(keys_R | np.uint64(SPAN_KINDS.index(kind))),
+        pa.array(np.zeros(count, dtype=np.uint64)),  # as of one document: all of them go
+        pa.array(np.ones(count, dtype=np.int64)),
+        pa.array(stops_R - starts_R),
+        _beginnings(block, starts_R, stops_R),
     ]
-    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=RUNS_SCHEMA))
-    return len(starts_M)
 
 
-class SourceLines:
-    """The sorted runs of one source, and the account of what is removed from it."""
+class FoundInSource:
+    """What is removed from one source, counted as it is found."""
 
-    def __init__(self, entries: Sequence[FileEntry], source: SourceConfig, number: int) -> None:
+    def __init__(self, source: SourceConfig, number: int) -> None:
         assert source.boilerplate
-        self._entries, self._config, self._number = entries, source.boilerplate, number
+        self.config, self._number = source.boilerplate, number
         self._name = f"corpus.sources.{number} ({source.path or ', '.join(source.packages)})"
-        self.statistics = {
-            name: sum(entry.statistics[name] for entry in entries)
-            for name in ("documents", "lines", "bytes")
-        }
-        """Documents, lines and bytes read; then recurring lines, and lines and bytes removed."""
-        self._top: list[tuple[int, int, str]] = []
+        kinds = [kind for kind in SPAN_KINDS if getattr(self.config, kind)]
+        names = ("documents", "lines", "bytes", "recurring", "removed_lines", "removed_bytes")
+        of_spans = (f"{kind}_{what}" for kind in kinds for what in ("spans", "bytes"))
+        self.statistics = dict.fromkeys((*names, *of_spans), 0)
+        """Documents, lines and bytes read; recurring lines, and lines and bytes removed; of each
+        kind of spans how many are removed, and their bytes."""
+        self._top: dict[str, list[tuple[int, int, str]]] = {}
 
-    def recurring(self, output: str, scratch: str) -> Iterator[pa.RecordBatch]:
-        """The lines that recur, a range of keys at a time, as rows of `LINES_SCHEMA`."""
-        totals = dict.fromkeys(("recurring", "removed_lines", "removed_bytes"), 0)
-        with ExitStack() as stack:
-            runs: list[pa.RecordBatch] = []
-            for entry in self._entries:
-                stored = filesystem.join(output, entry.stored_name)
-                path = stack.enter_context(filesystem.brought_here(stored, scratch))
-                file = pa.ipc.open_file(stack.enter_context(pa.memory_map(path)))
-                runs += (file.get_batch(index) for index in range(file.num_record_batches))
-            # Keys are hashes, so equal ranges of them have about as many rows each.
-            parts = sum(map(len, runs)) // RANGE_ROWS + 1
-            bounds = [(part << 64) // parts for part in range(1, parts)]
-            # Sorted, so a range of keys is a slice of every run: a merge without a heap, in ranges
-            # that fit into memory.
-            cuts = [
-                [0, *np.searchsorted(run["key"], np.array(bounds, dtype=np.uint64)), len(run)]
-                for run in runs
+    @property
+    def limits(self) -> Limits:
+        """When a line recurs, and who keeps it."""
+        return Limits(self.config.min_documents, self.config.kept_documents)
+
+    def add(self, entries: Iterable[FileEntry]) -> None:
+        """Add the counts of some files."""
+        for entry in entries:
+            for name, value in entry.statistics.items():
+                self.statistics[name] += value
+
+    def recurring(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same recurring lines, counted."""
+        for listed in found:
+            self.statistics["recurring"] += len(listed)
+            for name in ("removed_lines", "removed_bytes"):
+                self.statistics[name] += pc.sum(listed[name]).as_py() or 0
+            self._note("lines", listed)
+            yield listed
+
+    def removed(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Removed spans as rows of `SPANS_SCHEMA`."""
+        for listed in found:
+            self._note("spans", listed)
+            last_bits = (listed["key"].to_numpy() & np.uint64(1)).tolist()
+            columns = [
+                listed["source"],
+                pa.array([SPAN_KINDS[bit] for bit in last_bits], pa.string()),
+                *(listed[name] for name in ("key", "removed_lines", "removed_bytes", "text")),
             ]
-            for part in range(parts):
-                slices = [
-                    run.slice(cut[part], cut[part + 1] - cut[part])
-                    for run, cut in zip(runs, cuts, strict=True)
-                ]
-                listed = _recurring(list(filter(len, slices)), self._config, self._number)
-                totals["recurring"] += len(listed)
-                for name in ("removed_lines", "removed_bytes"):
-                    totals[name] += pc.sum(listed[name]).as_py() or 0
-                self._note(listed)
-                yield listed
-        self.statistics |= totals
+            yield pa.RecordBatch.from_arrays(columns, schema=SPANS_SCHEMA)
 
-    def _note(self, listed: pa.RecordBatch) -> None:
+    def _note(self, what: str, listed: pa.RecordBatch) -> None:
         """Keep those that take the most text, to show them."""
         largest = pa.Table.from_batches([listed]).sort_by([("removed_bytes", "descending")])
-        shown = largest.slice(0, SHOWN_LINES)
+        shown = largest.slice(0, SHOWN)
         columns = (shown[name].to_pylist() for name in ("removed_bytes", "removed_lines", "text"))
-        self._top = sorted([*self._top, *zip(*columns, strict=True)], reverse=True)[:SHOWN_LINES]
+        top = [*self._top.get(what, []), *zip(*columns, strict=True)]
+        self._top[what] = sorted(top, reverse=True)[:SHOWN]
 
     def say_account(self) -> None:
         """Say what will be removed; raises `UsageError` if it is all of the source."""
-        found, config = self.statistics, self._config
-        share = found["removed_bytes"] / max(found["bytes"], 1)
-        say(
-            f"boilerplate: {self._name}: {found['recurring']:,} lines recur in "
-            f"{config.min_documents} or more of {found['documents']:,} documents; "
-            f"{found['removed_lines']:,} of {found['lines']:,} lines, {share:.1%} of the text, are "
-            f"removed from all documents but {config.kept_documents}"
-        )
-        for _, lines, text in self._top:
-            say(f"boilerplate:   {lines:,} × {' | '.join(text.splitlines())[:120]!r}")
-        remedy = (
+        found, config = self.statistics, self.config
+        whole = max(found["bytes"], 1)
+        if config.lines:
+            say(
+                f"boilerplate: {self._name}: {found['recurring']:,} lines recur in "
+                f"{config.min_documents} or more of {found['documents']:,} documents; "
+                f"{found['removed_lines']:,} of {found['lines']:,} lines, "
+                f"{found['removed_bytes'] / whole:.1%} of the text, are removed from all documents "
+                f"but {config.kept_documents}"
+            )
+            self._show("lines")
+        for kind in SPAN_KINDS:
+            if getattr(config, kind):
+                say(
+                    f"boilerplate: {self._name}: {found[f'{kind}_spans']:,} spans, "
+                    f"{found[f'{kind}_bytes'] / whole:.1%} of the text, are removed because the "
+                    f"same {getattr(config, kind)} {kind} came earlier"
+                )
+        self._show("spans")
+        self._judge(sum(found.get(f"{kind}_bytes", 0) for kind in (*SPAN_KINDS, "removed")) / whole)
+
+    def _show(self, what: str) -> None:
+        for _, times, text in self._top.get(what, []):
+            say(f"boilerplate:   {times:,} × {' | '.join(text.splitlines())[:120]!r}")
+
+    def _judge(self, share: float) -> None:
+        """Warn, or raise `UsageError`, if so much of the source's text is removed."""
+        config = self.config
+        recurs = f"recurs in {config.min_documents} or more documents" * config.lines
+        earlier = "came earlier" * config.spans
+        settings = [
             f"raise boilerplate.min_documents (now {config.min_documents}) or min_words (now "
-            f"{config.min_words}) of this source, or remove boilerplate from it"
-        )
+            f"{config.min_words}) of this source"
+        ] * config.lines
+        settings += [
+            f"raise or leave out boilerplate.{kind} (now {getattr(config, kind)})"
+            for kind in SPAN_KINDS
+            if getattr(config, kind)
+        ]
+        remedy = f"{', or '.join(settings)}, or remove boilerplate from it"
         if share > REFUSED_SHARE:
             raise UsageError(
-                f"{self._name}: {share:.2%} of its text recurs in {config.min_documents} or more "
-                f"documents, so nothing to train on would be left; {remedy}"
+                f"{self._name}: {share:.2%} of its text "
+                f"{' or '.join(filter(None, (recurs, earlier)))}, so nothing to train on would be "
+                f"left; {remedy}"
             )
         if share > WARNED_SHARE:
             say(
                 f"warning: boilerplate: {self._name}: {share:.0%} of its text is removed, more "
                 f"than boilerplate usually has; if it is not boilerplate, {remedy}"
             )
-
-
-def _of_equal_size(listed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, `BATCH_ROWS` at a time: their file must not show the ranges of the search."""
-    waiting = pa.Table.from_batches([], LINES_SCHEMA)
-    for batch in listed:
-        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
-        while len(waiting) >= BATCH_ROWS:
-            yield _fresh(waiting.slice(0, BATCH_ROWS))
-            waiting = waiting.slice(BATCH_ROWS)
-    if len(waiting):
-        yield _fresh(waiting)
-
-
-def _fresh(table: pa.Table) -> pa.RecordBatch:
-    """The same rows in buffers of their own: those of slices and of joined chunks differ."""
-    columns = [
-        pa.array(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
-        for column in table.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=LINES_SCHEMA)
-
-
-def _recurring(
-    runs: Sequence[pa.RecordBatch], config: BoilerplateConfig, source: int
-) -> pa.RecordBatch:
-    """The lines that recur among the rows of some runs, all of a range of keys."""
-    if not runs:
-        return pa.RecordBatch.from_pylist([], schema=LINES_SCHEMA)
-    keys_N, ranks_N, lines_N, bytes_N = (
-        np.concatenate([run[name].to_numpy() for run in runs])
-        for name in ("key", "rank", "lines", "bytes")
-    )
-    order = np.lexsort((ranks_N, keys_N))
-    keys_N, ranks_N, lines_N, bytes_N = (
-        column[order] for column in (keys_N, ranks_N, lines_N, bytes_N)
-    )
-    new_key_N = np.diff(keys_N, prepend=keys_N[0] + np.uint64(1)) != 0
-    new_document_N = new_key_N | (np.diff(ranks_N, prepend=ranks_N[0]) != 0)
-    # Rows for the rest do not name their documents, and need not: a run that has one has
-    # `min_documents` rows beside it, which suffice.
-    new_document_N &= ranks_N != NO_DOCUMENT
-    starts_G = np.flatnonzero(new_key_N)
-    recurs_G = np.add.reduceat(new_document_N.astype(np.int64), starts_G) >= config.min_documents
-    # The document after the last one that keeps the line, of those that recur.
-    document_rows = np.flatnonzero(new_document_N)
-    first_G = np.searchsorted(document_rows, starts_G[recurs_G])
-    # The documents of smallest rank keep the line. A rank is a hash of the document, so which ones
-    # they are depends on their content alone, not on files or workers.
-    first_removed_G = ranks_N[document_rows[first_G + config.kept_documents]]
-    group_N = np.cumsum(new_key_N) - 1
-    limit_G = np.zeros(len(starts_G), dtype=np.uint64)
-    limit_G[recurs_G] = first_removed_G
-    # The rest has the largest rank, so it loses the line.
-    loses_N = ranks_N >= limit_G[group_N]
-
-    def sums(values_N: Int64s) -> Int64s:
-        found: Int64s = np.add.reduceat(values_N, starts_G)[recurs_G]
-        return found
-
-    columns = [
-        pa.array(np.full(len(first_removed_G), source, dtype=np.uint16)),
-        pa.array(keys_N[starts_G[recurs_G]]),
-        pa.array(first_removed_G),
-        pa.array(sums(lines_N)),
-        pa.array(sums(lines_N * loses_N)),
-        pa.array(sums(bytes_N * loses_N)),
-        _texts(runs, order[starts_G[recurs_G]]),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=LINES_SCHEMA)
-
-
-def _texts(runs: Sequence[pa.RecordBatch], rows: Int64s) -> pa.StringArray:
-    """The texts in these rows, numbered over all runs."""
-    begins = np.cumsum([0, *map(len, runs)])
-    run_of = np.searchsorted(begins, rows, side="right") - 1
-    places: UInt64s = rows - begins[run_of]
-    texts = [
-        runs[run]["text"][place].as_py()
-        for run, place in zip(run_of.tolist(), places.tolist(), strict=True)
-    ]
-    return pa.array(texts, pa.string())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.store import open_artifact
+from cloze.artifacts.tables import SPAN_KINDS
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
 from cloze.flows.config import RANKED
@@ -51,9 +52,13 @@ def _removed_lines(directory: str, run: str) -> str:
     sources = open_artifact(directory).manifest.statistics["sources"].values()
     names = ("removed_lines", "lines", "removed_bytes", "bytes")
     removed, lines, removed_bytes, size = (sum(one[name] for one in sources) for name in names)
+    spans = sum(one.get(f"{kind}_spans", 0) for one in sources for kind in SPAN_KINDS)
+    removed_bytes += sum(one.get(f"{kind}_bytes", 0) for one in sources for kind in SPAN_KINDS)
+    earlier = f" and {spans:,} spans that came earlier" if spans else ""
     return (
-        f"boilerplate: {removed:,} of {lines:,} lines removed, {removed_bytes / max(size, 1):.1%} "
-        f"of the text; list them: cloze inspect {run}/boilerplate"
+        f"boilerplate: {removed:,} of {lines:,} lines{earlier} removed, "
+        f"{removed_bytes / max(size, 1):.1%} of the text; list them: cloze inspect "
+        f"{run}/boilerplate"
     )
 
 

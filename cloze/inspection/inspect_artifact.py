@@ -9,7 +9,7 @@ Out: text, or with --json the manifest and the rows; for tokens also individual 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice, pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +21,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import is_local
 from cloze.artifacts.results import TRAIN
 from cloze.artifacts.store import Artifact
-from cloze.artifacts.tables import DROPPED_NAME, LINES_NAME, DocumentRow, ExampleRow
+from cloze.artifacts.tables import DROPPED_NAME, LINES_NAME, SPANS_NAME, DocumentRow, ExampleRow
 from cloze.artifacts.tokenizer import CONTINUATION, MASK, SubwordTokenizer, read_tokenizer_json
 from cloze.named import named_artifact
 from cloze.options import PLACE, Place, reading_artifacts
@@ -41,8 +41,8 @@ Rows = Annotated[
     ),
 ]
 
-LINE_CELLS = ("source {source}", "{removed_lines:,} lines", "{removed_bytes:,} bytes", "{shown}")
-"""What is shown of a line of boilerplate."""
+LINE_CELLS = ("source {source}", "{removed}", "{removed_bytes:,} bytes", "{shown}")
+"""What is shown of a line of boilerplate, or of a span that came earlier."""
 
 LABELS = {0: "B follows A", 1: "B is random", -1: "one segment"}
 """Meaning of a next_sentence_label."""
@@ -129,16 +129,22 @@ def _dropped(
 
 
 def _lines(artifact: Artifact, *, count: int) -> list[dict[str, JsonValue]]:
-    """The `count` recurring lines of which the most bytes are removed."""
-    with pa.memory_map(artifact.path(LINES_NAME)) as source:
-        table = pa.ipc.open_file(source).read_all()
-        keys = [("removed_bytes", "descending"), ("source", "ascending"), ("key", "ascending")]
-        if not len(table) or not count:
-            return []
-        # the indices of the first few, rather than the whole table sorted
-        first = pc.select_k_unstable(table, min(count, len(table)), sort_keys=keys)
-        found: list[dict[str, JsonValue]] = table.take(first).to_pylist()
-    return [{**row, "shown": " | ".join(str(row["text"]).splitlines())} for row in found]
+    """The `count` recurring lines, and spans that came earlier, of which most bytes are removed."""
+    keys = [("removed_bytes", "descending"), ("source", "ascending"), ("key", "ascending")]
+    found: list[dict[str, Any]] = []
+    for name in {LINES_NAME, SPANS_NAME} & {entry.name for entry in artifact.manifest.files}:
+        with pa.memory_map(artifact.path(name)) as source:
+            table = pa.ipc.open_file(source).read_all()
+            if len(table) and count:
+                # the indices of the first few, rather than the whole table sorted
+                first = pc.select_k_unstable(table, min(count, len(table)), sort_keys=keys)
+                found += table.take(first).to_pylist()
+    found.sort(key=lambda row: (-row["removed_bytes"], row["source"], row["key"]))
+    for row in found[:count]:
+        lines, spans = row.get("removed_lines"), row.get("removed_spans")
+        row["removed"] = f"{spans:,} spans" if lines is None else f"{lines:,} lines"
+        row["shown"] = " | ".join(row["text"].splitlines())
+    return found[:count]
 
 
 def _facts(artifact: Artifact) -> list[str]:

@@ -23,6 +23,9 @@ MOST_BUCKET_BYTES = 64 << 20
 """Most text in a bucket, however few documents that is: a worker loads it whole, and needs about
 five times as much memory."""
 
+LEAST_TOKENS = 10
+"""Words and marks of the shortest substring that counts as repeated."""
+
 LineBreak = Literal["sentence", "paragraph", "detect"]
 
 READERS = {
@@ -69,7 +72,10 @@ ReaderName = Annotated[
 
 
 class BoilerplateConfig(Config):
-    """Lines that recur in many documents of a source: which are removed, and from where."""
+    """What recurs in the documents of a source: what is removed, and from where."""
+
+    lines: bool = True
+    """Remove lines that recur in many documents, by the next three settings."""
 
     min_documents: int = Field(default=10, ge=2, le=1 << 16)
     """Documents in which a line must occur to be boilerplate; exact duplicates count once."""
@@ -81,10 +87,24 @@ class BoilerplateConfig(Config):
     min_words: int = Field(default=6, ge=1, le=1000)
     """Words with letters that a line needs to be compared by itself. Shorter ones ("Yes.",
     "References") are removed only as part of a run of short lines, such as a menu, that recurs as
-    a run and has as many words together."""
+    a run and has as many words together. A span of sentences needs as many for each of them."""
 
     ignore_digits: bool = False
-    """Compare lines without their digits, so that page numbers and dates make no difference."""
+    """Compare lines and sentences without their digits, so that page numbers and dates make no
+    difference."""
+
+    sentences: int = Field(default=0, ge=0, le=100)
+    """Remove every span of so many sentences that came earlier, in any document of the source; 0 is
+    off (C4, 2.2: 3)."""
+
+    tokens: int = Field(default=0, ge=0, le=10_000)
+    """Remove every exact substring of so many words and marks, or more, that came earlier, in any
+    document of the source; 0 is off (Lee et al. 2022, arXiv 2107.06499: 50)."""
+
+    @property
+    def spans(self) -> bool:
+        """Whether spans of sentences or of tokens are removed."""
+        return bool(self.sentences or self.tokens)
 
     @model_validator(mode="after")
     def _some_are_removed(self) -> "BoilerplateConfig":
@@ -92,6 +112,16 @@ class BoilerplateConfig(Config):
             raise ValueError(
                 f"kept_documents = {self.kept_documents} is not below min_documents = "
                 f"{self.min_documents}, so a line could recur and be removed nowhere; lower it"
+            )
+        if not self.lines and not self.spans:
+            raise ValueError(
+                "lines = false, and neither sentences nor tokens is set, so nothing would be "
+                "removed; set one of them, or leave boilerplate out"
+            )
+        if 0 < self.tokens < LEAST_TOKENS:
+            raise ValueError(
+                f"tokens = {self.tokens} would remove ordinary phrases; set 0, or at least "
+                f"{LEAST_TOKENS}"
             )
         return self
 
@@ -129,7 +159,8 @@ class SourceConfig(Config):
 
     boilerplate: BoilerplateConfig | None = None
     """Remove lines that recur in many documents of this source, such as headers, notices and
-    menus; `{}` for the defaults. `cloze boilerplate` lists them first."""
+    menus, and repeated spans if asked for; `{}` for the defaults. `cloze boilerplate` lists them
+    first."""
 
     cleaning: RulesConfig | None = None
     """The rules of this source, in place of all those of `[cleaning]`; `{}` for none."""

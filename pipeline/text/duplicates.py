@@ -30,7 +30,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,7 @@ from cloze.pipeline.config.settings import (
     VocabularyStage,
 )
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream
+from cloze.pipeline.text.cleaning import SPACE
 from cloze.pipeline.text.scripts import (
     CODES,
     UNITS_PER_WORD,
@@ -129,9 +130,56 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
 
     In scripts without spaces between words, a shingle has more characters: see scripts.py.
     """
-    # First the words of the block, then every window of words that has enough of them.
     lower = lower_bytes(text)
-    starts_W, stops_W, units_W = _words(lower)
+    windows = _windows(lower, *_words(lower), ends_D, words=words)
+    return Shingles(windows.hashes_P, windows.documents_P)
+
+
+def token_windows(text: Bytes, ends_D: Offsets, *, tokens: int) -> "Windows":
+    """All runs of `tokens` words and marks within a document, by their exact characters.
+
+    White space makes no difference. In scripts without spaces a window has more characters.
+    """
+    starts_W, stops_W, units_W = _words(lower_bytes(text))
+    edges = np.zeros(len(text) + 1, dtype=np.int8)
+    edges[starts_W] += 1
+    edges[stops_W] -= 1
+    outside = np.cumsum(edges, dtype=np.int8)[:-1] == 0
+    # What is neither in a word nor white space is marks, each a token by itself.
+    marks = np.flatnonzero(outside & (text > SPACE) & ((text & 0xC0) != 0x80))
+    leads = text[marks]
+    stops = marks + 1 + (leads >= 0xC0) + (leads >= 0xE0) + (leads >= 0xF0)
+    order = np.argsort(np.concatenate((starts_W, marks)), kind="stable")
+    starts_W = np.concatenate((starts_W, marks))[order]
+    stops_W = np.concatenate((stops_W, stops))[order]
+    units_W = np.concatenate((units_W, np.full(len(marks), UNITS_PER_WORD)))[order]
+    return _windows(text, starts_W, stops_W, units_W, ends_D, words=tokens)
+
+
+class Windows(NamedTuple):
+    """The P runs of so many words of a block of documents, in text order.
+
+    hashes_P:          the hash of each.
+    documents_P:       the document of each, ascending.
+    starts_P, stops_P: where it begins and ends in the text.
+    """
+
+    hashes_P: UInt64s
+    documents_P: Offsets
+    starts_P: Offsets
+    stops_P: Offsets
+
+
+def _windows(
+    text: Bytes,
+    starts_W: Offsets,
+    stops_W: Offsets,
+    units_W: Int64s,
+    ends_D: Offsets,
+    *,
+    words: int,
+) -> Windows:
+    """Every window that has as many of the W words, which count `units_W` sixths of a word each."""
     documents_W = np.searchsorted(ends_D, starts_W, side="right")
     # each shingle ends with the first word that completes it; words after it begin at `last_W`
     before_W1 = offsets_of(units_W)
@@ -142,14 +190,14 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     count = int(np.searchsorted(last_W, len(starts_W), side="right"))
     # windows that end in the document in which they begin
     whole = np.flatnonzero(documents_W[:count] == documents_W[last_W[:count] - 1])
-    hashes_W = range_hashes(lower, starts_W, stops_W)
+    hashes_W = range_hashes(text, starts_W, stops_W)
     # a shingle is a polynomial in its words' hashes, whose last word has the power 0
-    powers, inverse = _both_powers(len(lower))
+    powers, inverse = _both_powers(len(text))
     sums_W1 = np.zeros(len(hashes_W) + 1, dtype=np.uint64)
     np.cumsum(inverse[: len(hashes_W)] * hashes_W, out=sums_W1[1:])
     last_P = last_W[whole]
     hashes_P = (sums_W1[last_P] - sums_W1[whole]) * powers[last_P - 1]
-    return Shingles(scramble(hashes_P), documents_W[whole])
+    return Windows(scramble(hashes_P), documents_W[whole], starts_W[whole], stops_W[last_P - 1])
 
 
 def range_hashes(text: Bytes, starts_N: Offsets, stops_N: Offsets) -> UInt64s:

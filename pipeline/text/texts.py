@@ -40,7 +40,7 @@ from cloze.pipeline.text.cleaning import LINE_FEED, clean
 from cloze.pipeline.text.filters import Reason, Reasons, filter_documents
 from cloze.pipeline.text.line_rules import CITATIONS, LINE_RULES, apply_line_rules
 from cloze.pipeline.text.personal import KINDS, mask_personal
-from cloze.pipeline.text.recurring import read_line_list, without_boilerplate
+from cloze.pipeline.text.recurring import read_boilerplate, without_boilerplate
 from cloze.pipeline.text.scripts import count_words, join_sentences
 from cloze.pipeline.text.sentences import split_sentences
 
@@ -148,8 +148,11 @@ def read_texts_and_paragraphs(
     for block, files_D, whole, replaced in _cleaned(raw):
         cleaned = whole
         if source.boilerplate:
-            listed = read_line_list(cleaning.boilerplate, shard.source, source.boilerplate)
-            cleaned = without_boilerplate(whole, listed, source.boilerplate)
+            listed = read_boilerplate(
+                *(cleaning.boilerplate, shard.source, source.boilerplate),
+                abbreviations_of(shard.source, corpus),
+            )
+            cleaned = without_boilerplate(whole, listed)
         had_text_D, left_D = _has_text(whole), _has_text(cleaned)
         cleaned, removed = apply_line_rules(cleaned, rules)
         # Before the digest is taken: texts that differ only in what is masked are duplicates.
@@ -253,6 +256,12 @@ def _cleaned(raw: _RawBlocks) -> Iterator[_CleanedBlock]:
             block = without_tags(block)
         cleaned, replaced = clean(block, line_break=_line_break(source), from_html=from_html)
         yield block, files_D, cleaned, replaced
+
+
+def abbreviations_of(source: int, corpus: CorpusConfig) -> tuple[str, ...] | None:
+    """Those by which a source's sentences are told; None if its lines are sentences."""
+    is_split = _line_break(corpus.sources[source]) == "sentence"
+    return None if is_split else corpus.abbreviations
 
 
 def rules_of(source: SourceConfig, cleaning: CleaningConfig) -> RulesConfig:

@@ -12,8 +12,8 @@ import pytest
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, finished_file
-from cloze.pipeline import boilerplate
-from cloze.pipeline.boilerplate import make_line_list, write_line_runs
+from cloze.pipeline import recurring_runs
+from cloze.pipeline.boilerplate import Search, make_line_list, write_line_runs
 from cloze.pipeline.config.settings import BoilerplateStage, CleaningConfig, CorpusConfig
 from cloze.pipeline.readers import input_shards
 from cloze.pipeline.readers.input_shards import CorpusFiles
@@ -224,12 +224,12 @@ def test_the_list_does_not_depend_on_files_workers_runs_and_ranges(
     texts = ["\n".join(lines) for _, _, lines in three_kinds(600)]
     texts += texts[:50]
     write_jsonl(tmp_path / "whole.jsonl", texts)
-    monkeypatch.setattr(boilerplate, "BATCH_ROWS", 100)
+    monkeypatch.setattr(recurring_runs, "BATCH_ROWS", 100)
     golden = run(tmp_path / "golden", [of_lines(tmp_path / "whole.jsonl")])
     assert len(rows_of(golden)) > 100
     monkeypatch.setattr(input_shards, "BLOCK_BYTES", 20_000)
-    monkeypatch.setattr(boilerplate, "RUN_LINES", 400)
-    monkeypatch.setattr(boilerplate, "RANGE_ROWS", 500)
+    monkeypatch.setattr(recurring_runs, "RUN_ROWS", 400)
+    monkeypatch.setattr(recurring_runs, "RANGE_ROWS", 500)
     shuffled = random.Random(files).sample(texts, len(texts))
     for number in range(files):
         write_jsonl(tmp_path / "corpus" / f"{number * 7 % files}.jsonl", shuffled[number::files])
@@ -319,7 +319,7 @@ def test_memory_of_the_launcher_does_not_grow_with_the_frequency_of_a_line(tmp_p
     table = boilerplate_table(tmp_path / "out", [of_lines(tmp_path / "a.jsonl")])
     stage = BoilerplateStage.model_validate(table.config)
     (shard,) = CorpusFiles(stage.corpus, table.output).shards()
-    name = write_line_runs(shard, stage=stage, output=table.output, queue=WorkQueue())
+    name = write_line_runs(shard, search=Search(stage, table.output), queue=WorkQueue())
     entry = finished_file(table.output, name)
     assert entry is not None
     runs = pa.ipc.open_file(Path(table.output, entry.stored_name).read_bytes()).read_all()

@@ -113,9 +113,10 @@ def test_recurring_lines_are_shown_before_they_go(
     cloze: Cloze, folder: Path, documents: list[str]
 ) -> None:
     notice = "This message is confidential and meant for the addressee."
-    texts = [f"{text}\n{notice}\n" for text in documents]
+    story = "The mill stood empty for years. Nobody went there. Then a lamp was seen in it."
+    texts = [f"{text}\n{notice}\nOf {number}. {story}" for number, text in enumerate(documents)]
     (folder / "all.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
-    field = 'line_break = "paragraph"\nboilerplate = {}'
+    field = 'line_break = "paragraph"\nboilerplate = { sentences = 3, min_words = 3 }'
     text = CONFIG.format(name="mails", reader="jsonl", path="all.jsonl", field=field)
     (folder / "mails.toml").write_text(text)
     done = cloze("boilerplate", "mails.toml")
@@ -123,9 +124,11 @@ def test_recurring_lines_are_shown_before_they_go(
     assert "boilerplate:   11 × 'This message is confidential and meant for the" in done.stderr
     shown = cloze("inspect", "mails/boilerplate").stdout
     assert re.search(rf"source 0 +11 lines +638 bytes +{notice}", shown)
+    assert re.search(rf"source 0 +11 spans +8\d\d bytes +{story}", shown)
     done = cloze("tokens", "mails.toml")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"boilerplate: \d+ of \d+ lines removed, \d+\.\d% of the text", done.stdout)
+    removed = r"boilerplate: \d+ of \d+ lines and \d+ spans that came earlier removed"
+    assert re.search(rf"{removed}, \d+\.\d% of the text", done.stdout)
     assert "documents: 12 read, 12 kept" in done.stdout
 
 

@@ -55,6 +55,9 @@ CONFIG = {
     "encoder": {"max_position_embeddings": 64},
     "pretrain": {"phases": [{"max_seq_length": 64, "share": 1.0}]},
 }
+EVERYTHING = {"sentences": 3, "tokens": 50}
+"""Lines and all spans: as many jobs as the stage can have."""
+
 OPTIONS = ["--environment_type=EXTERNAL", "--environment_config=localhost:50000"]
 PROGRAMS = {
     "vocabulary": "cloze.pipeline.vocabulary:make_vocabulary",
@@ -73,7 +76,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[api.Pipel
     for number in range(20):
         (folder / "texts" / f"{number}.txt").write_text(text(number % 15, 5))
     table: dict[str, Any] = {**CONFIG, "corpus": dict(CONFIG["corpus"])}  # type: ignore[call-overload]
-    source = {"reader": "text", "path": str(folder / "texts"), "boilerplate": {}}
+    source = {"reader": "text", "path": str(folder / "texts"), "boilerplate": EVERYTHING}
     table["corpus"]["sources"] = [source]
     machine = {"workspace": str(folder / "runs"), "pipeline": {"runner": "FlinkRunner"}}
     wanted = ("boilerplate", "vocabulary", "dedup", "tokens", "examples")
