@@ -1107,10 +1107,11 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 12
-    """12: a trial's record says how a time limit has shortened it; 11: saved tasks have the
-    settings of reranking; 10: with `select = "best"`, the weights are those of the selected epoch;
-    a text that is query and passage has a vector as each."""
+    format_version: ClassVar[int] = 13
+    """13: the penalty of a linear head is chosen; 12: a trial's record says how a time limit has
+    shortened it; 11: saved tasks have the settings of reranking; 10: with `select = "best"`, the
+    weights are those of the selected epoch; a text that is query and passage has a vector as each.
+    """
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""

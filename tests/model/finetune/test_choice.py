@@ -13,7 +13,7 @@ from cloze.artifacts.store import Artifact
 from cloze.model.config import ChoiceConfig, FinetuneConfig, TaskConfig
 from cloze.model.finetune.choice import folds_of, predicted_rows
 from cloze.model.finetune.finetune import make_trials
-from cloze.model.finetune.sentence_heads import fit_head
+from cloze.model.finetune.sentence_heads import fit_head, inverse_penalty
 from cloze.model.inference.predict import load_predictor
 from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
@@ -200,11 +200,33 @@ def test_the_linear_head_is_logistic_regression_of_scikit_learn() -> None:
     head = fit_head(problem, vectors)
     centred = vectors - vectors.mean(0)
     scaled = centred / np.sqrt((centred**2).sum(-1).mean())
-    theirs = linear_model.LogisticRegression(C=10.0, max_iter=1000).fit(scaled, labels)
+    theirs = linear_model.LogisticRegression(C=1.0, max_iter=1000).fit(scaled, labels)
     ours = np.array(problem.labels)[head(vectors).argmax(-1)]
     assert (ours == theirs.predict(scaled)).all()
     shares = np.exp(head(vectors)) / np.exp(head(vectors)).sum(-1, keepdims=True)
     np.testing.assert_allclose(shares, theirs.predict_proba(scaled), atol=1e-5)
+
+
+def test_the_penalty_is_weak_only_where_the_rows_show_that_it_is_better() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(0)
+
+    def chosen(labels: int, of_each: int, noise: float) -> float:
+        # Means that share one large direction: regularised strongly, a head sees little else.
+        means = rng.normal(0.0, 1.0, (labels, 16)) * ([3.0] * 2 + [0.3] * 14)
+        targets = np.repeat(np.arange(labels), of_each)
+        vectors = (means[targets] + rng.normal(0.0, noise, (len(targets), 16))).astype(np.float32)
+
+        def fit(inputs: Any, answers: Any, inverse_penalty: float) -> Any:
+            head = linear_model.LogisticRegression(C=inverse_penalty, max_iter=1000)
+            head.fit(inputs, answers)
+            return head.coef_, head.intercept_
+
+        return inverse_penalty(vectors / 4, targets, fit)
+
+    assert chosen(40, 8, 0.05) > 1.0
+    assert chosen(2, 8, 3.0) == 1.0
+    assert chosen(2, 1, 0.1) == 1.0  # a part without a label
 
 
 def test_a_class_with_one_row_is_refused_with_its_line(encoder: Artifact, tmp_path: Path) -> None:
