@@ -5,6 +5,9 @@ tokens (one file per split and bucket, rows sorted by digest):
     copies            uint8             weight of the source: how often the document is repeated
     token_ids         list<id>          all sentences, concatenated
     sentence_lengths  list<uint32>      tokens per sentence; sums to len(token_ids)
+    source            uint16            index of its source in the corpus
+
+The last column exists only if the corpus names its sources, so that they can be mixed.
 
 examples (one file per split, length and bucket; record batch c holds copy c):
     input_ids             list<id>      [CLS] A [SEP] B [SEP], masked, unpadded
@@ -16,6 +19,8 @@ examples (one file per split, length and bucket; record batch c holds copy c):
 
 The last column exists only if examples pack several documents (`examples.pack_documents`):
 input_ids are then [CLS] A [SEP] [CLS] B [SEP] …; positions and attention restart at each one.
+If sources have names, rows are grouped by name, in random order within each; the manifest says how
+many rows of each file and copy are of which name.
 
 dropped (a record beside the tokens, one file):
     document_digest   fixed binary 16   as above
@@ -52,6 +57,9 @@ DOCUMENT_LENGTHS_FIELD = pa.field(
     "document_lengths", pa.list_(pa.field("item", pa.uint32(), nullable=False)), nullable=False
 )
 """The additional column of examples that pack several documents."""
+
+SOURCE_FIELD = pa.field("source", pa.uint16(), nullable=False)
+"""The additional column of tokens whose sources have names."""
 
 LINES_NAME = "lines.arrow"
 """File name of the list of recurring lines, which the stage `boilerplate` makes."""
@@ -116,6 +124,7 @@ class DocumentRow(TypedDict):
     copies: int
     token_ids: list[int]
     sentence_lengths: list[int]
+    source: NotRequired[int]
 
 
 class ExampleRow(TypedDict):
@@ -134,14 +143,15 @@ def id_type(vocabulary_size: int) -> pa.DataType:
     return pa.uint16() if vocabulary_size <= 1 << 16 else pa.uint32()
 
 
-def tokens_schema(vocabulary_size: int) -> pa.Schema:
-    """Schema of a tokens file."""
-    return _without_nulls(
+def tokens_schema(vocabulary_size: int, *, named: bool = False) -> pa.Schema:
+    """Schema of a tokens file; `named` if its sources have names."""
+    schema = _without_nulls(
         document_digest=pa.binary(TOKEN_DIGEST_BYTES),
         copies=pa.uint8(),
         token_ids=pa.list_(id_type(vocabulary_size)),
         sentence_lengths=pa.list_(pa.uint32()),
     )
+    return schema.append(SOURCE_FIELD) if named else schema
 
 
 def examples_schema(vocabulary_size: int, *, packed: bool = False) -> pa.Schema:

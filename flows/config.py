@@ -25,6 +25,7 @@ from cloze.model.config import (
     PretrainConfig,
     TaskConfig,
     TrainingMachine,
+    check_mixture,
 )
 from cloze.model.hardware import FP8_MULTIPLE, cpu_precision, has_gpu, machine_precision
 from cloze.pipeline.config.settings import (
@@ -245,6 +246,40 @@ class RunConfig(RecordedConfig):
                 "give one for each sentence in the same order, or none"
             )
         return self
+
+    @model_validator(mode="after")
+    def _mixtures_have_sources(self) -> "RunConfig":
+        if any(
+            source.name or source.share for source in (self.pairs.sources if self.pairs else ())
+        ):
+            raise ValueError(
+                "pairs.sources: only [[corpus.sources]] are mixed; remove name and share"
+            )
+        if not self.corpus:
+            return self
+        given, names = self.corpus.shares, self.corpus.trained_names
+        if given and self.pretrain.mixture:
+            raise ValueError(
+                "pretrain.mixture and the share of sources are the same; give one of them"
+            )
+        if self.mixed_recipe.mixes and not names:
+            raise ValueError(
+                "pretrain mixes sources by name, but they have none; give every source a name"
+            )
+        for phase in self.pretrain.phases if names else ():
+            # Names and sums are checked here, whatever the sizes, which only the corpus tells.
+            try:
+                check_mixture(given)
+                self.mixed_recipe.shares(phase, dict.fromkeys(names, 1.0))
+            except UsageError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def mixed_recipe(self) -> PretrainRunConfig:
+        """The recipe of pre-training, with the shares that sources have."""
+        shares = self.corpus.shares if self.corpus else {}
+        return self.pretrain.model_copy(update={"mixture": shares}) if shares else self.pretrain
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> "RunConfig":

@@ -16,7 +16,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -249,7 +249,7 @@ class Work:
         parsed = parsed_distributions()
         for source in run.corpus.sources if run.corpus else ():
             python = sum(_source_bytes(package) for package in source.packages)
-            size = TEXT_PER_SOURCE_BYTE * python
+            size = docstring_bytes(source.packages)
             # docstrings parsed on this machine before are cached
             self.unparsed_bytes += python if parsed < len(source.packages) else 0
             if source.path and is_local(source.path):
@@ -395,6 +395,11 @@ def _lines_and_tokens(location: str) -> tuple[int, float]:
     with open(path, "rb") as file:
         lines = sum(1 for _ in file)
     return lines, WORD_PIECES_PER_BYTE * path.stat().st_size / max(lines, 1)
+
+
+def docstring_bytes(packages: Sequence[str]) -> float:
+    """Estimated bytes of text in the docstrings of installed packages."""
+    return TEXT_PER_SOURCE_BYTE * sum(map(_source_bytes, packages))
 
 
 def _source_bytes(package: str) -> int:

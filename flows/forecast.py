@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from cloze.artifacts.errors import ClozeError
-from cloze.artifacts.store import open_artifact
+from cloze.artifacts.results import TRAIN
+from cloze.artifacts.store import Artifact, open_artifact
 from cloze.flows.config import MachineConfig, RatesConfig, RunConfig
 from cloze.model.config import EncoderConfig
 from cloze.pipeline.config.settings import ExamplesConfig, bucket_bits
@@ -407,6 +408,59 @@ def phases_to_do(run: RunConfig) -> list[tuple[int, int]]:
     # Phases that the continued run has finished have no steps left.
     bounds = pairwise([done, *(max(end, done) for end in ends)])
     return [(stop - first, recipe.sequences(first, stop)) for first, stop in bounds]
+
+
+@dataclass(frozen=True)
+class SourceForecast:
+    """What training reads of the sources of one name."""
+
+    name: str
+    """Their name."""
+    tokens: float
+    """Their tokens for training."""
+    shares: tuple[float, ...]
+    """Their share of the tokens of each phase."""
+    read: float
+    """Tokens read of them in all phases."""
+    epochs: float
+    """How often each token is read."""
+
+
+def forecast_mixture(run: RunConfig, tokens: Mapping[str, float]) -> tuple[SourceForecast, ...]:
+    """How training mixes the sources, of which these are the tokens by name.
+
+    Raises `UsageError` if a source with a share is empty.
+    """
+    phases = []
+    for phase, (_, sequences) in zip(run.pretrain.phases, phases_to_do(run), strict=True):
+        length, packed = phase.max_seq_length, run.examples.pack_documents
+        read = sequences * expected_yield(length, packed=packed).mean_length
+        phases.append((run.mixed_recipe.shares(phase, tokens), read))
+    return tuple(
+        SourceForecast(
+            name=name,
+            tokens=count,
+            shares=tuple(shares[name] for shares, _ in phases),
+            read=(read := sum(shares[name] * total for shares, total in phases)),
+            epochs=read / count if count else 0.0,
+        )
+        for name, count in tokens.items()
+    )
+
+
+def counted_tokens(examples: Artifact) -> dict[str, float]:
+    """Tokens for training of each source by name, as counted in examples; empty without names."""
+    facts = [entry.statistics for entry in examples.manifest.files]
+    train = [found for found in facts if found.get("split") == TRAIN and "source_tokens" in found]
+    # The same text at every length: the shortest one stands for all.
+    length = min((found["max_seq_length"] for found in train), default=0)
+    counts = [
+        [tokens / len(found["copies"]) for tokens in found["source_tokens"]]
+        for found in train
+        if found["max_seq_length"] == length
+    ]
+    names = examples.manifest.statistics.get("sources", ())
+    return {name: sum(tokens) for name, *tokens in zip(names, *counts, strict=True) if any(tokens)}
 
 
 def forecast_training(

@@ -174,6 +174,8 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
     documents = {**_cleaned_documents(run, corpus), "drop_list": ExternalInput(artifacts=drop_list)}
     documents = given(documents)
+    # Only examples and training know sources by name, so that nothing else depends on a mixture.
+    names, corpus = corpus.names, corpus.unnamed()
     common = {"seed": run.seed, "corpus": corpus, "cleaning": run.cleaning}
     lines = {"boilerplate": "boilerplate"} if run.lists_boilerplate else {}
     lists = {**lines, "drop_list": "dedup"} if run.dedup.wanted else lines
@@ -187,7 +189,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         config = DedupStage(**common, dedup=run.dedup)
         stages.append(Stage(config, inputs=lines, external={**documents, **evaluation}))
     vocabulary = {"vocabulary.path": run.vocabulary.path}
-    recipe = run.pretrain
+    recipe = run.mixed_recipe
     if recipe.continue_from:  # the finished run has already used the initial encoder
         recipe = recipe.model_copy(update={"init": ""})
     return [
@@ -198,9 +200,14 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
             external=given({**documents, "vocabulary": ExternalInput(files=vocabulary)}),
         ),
         Stage(
-            TokensStage(**common), inputs={"vocabulary": "vocabulary", **lists}, external=documents
+            TokensStage(**common, keep_sources=bool(names)),
+            inputs={"vocabulary": "vocabulary", **lists},
+            external=documents,
         ),
-        Stage(ExamplesStage(seed=run.seed, examples=run.examples), inputs={"tokens": "tokens"}),
+        Stage(
+            ExamplesStage(seed=run.seed, examples=run.examples, names=names),
+            inputs={"tokens": "tokens"},
+        ),
         Stage(
             PretrainStage(
                 seed=run.pretraining_seed,
@@ -245,7 +252,7 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
     if run.pairs:  # the stage reads its documents from `corpus`, wherever they were configured
         pairs = PairsStage(
             seed=run.seed,
-            corpus=run.pairs_corpus,
+            corpus=run.pairs_corpus.unnamed(),
             cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
             pairs=run.pairs.model_copy(update={"sources": ()}),
         )

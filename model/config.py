@@ -4,6 +4,7 @@ In:  tables of a run's TOML file.
 Out: one frozen `StageConfig` per stage: pretrain, finetune, evaluate.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import (
@@ -374,6 +375,71 @@ def check_shortened(shortened: Shortened, steps: int | None = None) -> None:
         made, last = after, end
 
 
+Mixture = dict[str, Annotated[float, Field(ge=0.0, le=1.0)]]
+"""Shares of the training tokens by the name of the source."""
+
+Temperature = Annotated[float, Field(ge=0.0, le=1.0)]
+"""Exponent of sizes: 1 divides by size, 0 evenly."""
+
+
+def check_mixture(mixture: Mapping[str, float]) -> None:
+    """Refuse shares that exceed 1."""
+    if (total := sum(mixture.values())) > 1 + 1e-9:
+        shares = ", ".join(f"{name} {share:g}" for name, share in mixture.items())
+        raise ValueError(
+            f"the shares of the mixture sum to {total:g} ({shares}), expected at most 1; lower them"
+        )
+
+
+def shares_of(
+    mixture: Mapping[str, float], temperature: float, sizes: Mapping[str, float]
+) -> dict[str, float]:
+    """The share of the tokens of each source in `sizes`, its tokens; they sum to 1.
+
+    Sources without a share in the `mixture` divide the rest by size to the power of `temperature`.
+    Raises `UsageError` for sources that are unknown or empty, and for a rest that nothing is left
+    to fill.
+    """
+    for name, share in mixture.items():
+        if name not in sizes:
+            raise UsageError(
+                f"the mixture names the source {name}; the sources are {', '.join(sizes)}"
+            )
+        if share and not sizes[name]:
+            raise UsageError(
+                f"the mixture takes {share:.3g} of the tokens from the source {name}, of which "
+                "cleaning and deduplication have left nothing to train on; the log of the stage "
+                "tokens says why: change [cleaning], or remove its share"
+            )
+    rest = max(1 - sum(mixture.values()), 0.0)
+    others = {n: size**temperature for n, size in sizes.items() if n not in mixture and size}
+    if rest > 1e-9 and not others:
+        raise UsageError(
+            f"the shares of the mixture sum to {1 - rest:g}, and no other source is left for the "
+            "rest; raise them to 1"
+        )
+    total = sum(others.values())
+    return {
+        name: mixture[name] if name in mixture else rest * others.get(name, 0.0) / (total or 1.0)
+        for name in sizes
+    }
+
+
+MOST_REPETITIONS = 4
+"""Epochs of a text up to which repeating it is about as good as new text (Muennighoff et al. 2023,
+6)."""
+
+
+def repetition(name: str, epochs: float) -> str:
+    """What to say of a source that is read so many times; empty for few."""
+    if epochs <= MOST_REPETITIONS:
+        return ""
+    return (
+        f"source {name} is read {epochs:,.1f} times; beyond {MOST_REPETITIONS} epochs, repeated "
+        "text teaches less and less: lower its share, add text to it, or train for fewer steps"
+    )
+
+
 class PhaseConfig(Config):
     """A phase of pre-training at one sequence length."""
 
@@ -382,6 +448,18 @@ class PhaseConfig(Config):
 
     share: float = Field(gt=0.0, le=1.0)
     """Share of the steps."""
+
+    mixture: Mixture = Field(default_factory=dict)
+    """Shares of the tokens of this phase by the name of the source; empty: those of
+    `pretrain.mixture`. Names that are left out divide the rest."""
+
+    temperature: Temperature | None = None
+    """Its temperature; None: `pretrain.temperature`."""
+
+    @model_validator(mode="after")
+    def _shares_are_possible(self) -> "PhaseConfig":
+        check_mixture(self.mixture)
+        return self
 
 
 Objective = Literal["masked_lm", "next_token"]
@@ -409,6 +487,15 @@ class PretrainConfig(Config):
         PhaseConfig(max_seq_length=512, share=0.1),
     )
     """Sequence lengths in order, with shares summing to 1 (paper: 90 % at 128, the rest at 512)."""
+
+    mixture: Mixture = Field(default_factory=dict)
+    """Shares of the tokens by the name of the source, for phases without a mixture of their own.
+    Usually given as `share` of the sources themselves."""
+
+    temperature: Temperature = 1.0
+    """Sources without a share divide the rest of the tokens by their size to the power of this: 1,
+    by size; 0, evenly (mmBERT, Marone et al. 2025, 3.1: 0.7, 0.5 and 0.3 by phase, with languages
+    as sources)."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer and schedule."""
@@ -467,6 +554,7 @@ class PretrainConfig(Config):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "PretrainConfig":
+        check_mixture(self.mixture)
         total = sum(phase.share for phase in self.phases)
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"the shares of the phases sum to {total}, expected 1")
@@ -493,6 +581,18 @@ class PretrainConfig(Config):
         if self.objective == "next_token" and self.masks == "dynamic":
             raise ValueError('objective = "next_token" masks nothing: leave out masks = "dynamic"')
         return self
+
+    @property
+    def mixes(self) -> bool:
+        """Whether any setting is about sources by name."""
+        named = self.mixture or any(phase.mixture for phase in self.phases)
+        temperatures = [self.temperature, *(phase.temperature for phase in self.phases)]
+        return bool(named) or any(t not in (None, 1.0) for t in temperatures)
+
+    def shares(self, phase: PhaseConfig, sizes: Mapping[str, float]) -> dict[str, float]:
+        """The share of the tokens of each source in a phase, of sources of these `sizes`."""
+        temperature = self.temperature if phase.temperature is None else phase.temperature
+        return shares_of(phase.mixture or self.mixture, temperature, sizes)
 
     def sequences(self, first: int, stop: int) -> int:
         """Sequences in the steps from `first` up to `stop`, if no epoch ends among them."""

@@ -13,6 +13,10 @@ Each copy has random numbers of its own and is shuffled with them; nothing depen
 makes it, or when. A copy is made in blocks of a few thousand examples, so that a block fits into
 the cache and memory does not grow with the bucket. With `pack_documents`, an example holds segments
 of several documents.
+
+If the sources have names, every example is of one of them: its documents are paired and packed
+among themselves, and the rows of a copy are grouped by name. So training can mix the sources in any
+shares, knowing from the manifest alone which rows are whose.
 """
 
 import os
@@ -20,13 +24,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from cloze.artifacts.arrays import Int64s, Mask, TokenIds, list_array, offsets_of
 from cloze.artifacts.config import parse
-from cloze.artifacts.errors import UsageError
+from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
@@ -48,7 +53,7 @@ from cloze.artifacts.store import (
 )
 from cloze.artifacts.tables import DOCUMENT_LENGTHS_FIELD, examples_name, examples_schema
 from cloze.artifacts.tokenizer import CONTINUATION, SubwordTokenizer, read_tokenizer_json
-from cloze.pipeline.config.settings import ExamplesConfig, ExamplesStage
+from cloze.pipeline.config.settings import ExamplesConfig, ExamplesStage, distinct
 from cloze.pipeline.mlm.masking import Block, MaskingRule, Masks, mask_tokens
 from cloze.pipeline.mlm.pairing import (
     MASKS,
@@ -64,6 +69,7 @@ from cloze.pipeline.mlm.statistics import (
     alarms,
     count_examples,
     examples_summary,
+    source_alarms,
 )
 from cloze.pipeline.readers.documents import MEGABYTE
 from cloze.pipeline.runner.execution import Runner
@@ -94,6 +100,31 @@ class ExamplesRecipe:
     """Number of word-pieces."""
     continuation_V: Mask
     """Which of them continue a word."""
+    names: tuple[str, ...] = ()
+    """The name of each source, by its index; empty if sources are not told apart."""
+
+    def groups_of(self, documents: Documents) -> list[Int64s | None]:
+        """The documents of each distinct name; one group of all if sources are not told apart."""
+        if not self.names:
+            return [None]
+        assert documents.sources_D is not None
+        names = distinct(self.names)
+        group_of_source = np.array([names.index(name) for name in self.names])
+        group_D = group_of_source[documents.sources_D]
+        return [np.flatnonzero(group_D == group) for group in range(len(names))]
+
+
+class Copy(NamedTuple):
+    """One copy of the examples of a bucket."""
+
+    batch: pa.RecordBatch
+    """The examples, grouped by the name of their source."""
+    statistics: ExampleStatistics
+    """Their counts."""
+    rows_G: Int64s
+    """The number of examples of each name."""
+    tokens_G: Int64s
+    """Their tokens."""
 
 
 Bucket = tuple[FileEntry, dict[int, str]]
@@ -153,6 +184,11 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
         "vocabulary_size": tokenizer.size,
         "splits": examples_summary(entries),
     }
+    if stage.names:
+        names = distinct(stage.names)
+        statistics["sources"] = names
+        for warning in source_alarms(names, entries, stage.examples):
+            say(f"warning: examples: {warning}")
     return commit(table, [*entries, *copied], statistics=statistics)
 
 
@@ -175,6 +211,7 @@ def recipe_of(stage: ExamplesStage, tokenizer: SubwordTokenizer) -> ExamplesReci
         mask_id=tokenizer.mask_id,
         vocabulary_size=tokenizer.size,
         continuation_V=np.array([word.startswith(CONTINUATION) for word in tokenizer.vocabulary]),
+        names=stage.names,
     )
 
 
@@ -217,14 +254,22 @@ def write_examples(
     # A directory of the launcher on the artifact's disk makes putting a file a rename.
     with temporary_directory(scratch) as here, naming_full_disk(here):
         documents = read_bucket(open_file(tokens, entry, scratch=here))
+        if recipe.names and documents.sources_D is None:
+            raise IntegrityError(
+                f"{tokens}: {entry.name} does not say which source its documents are of, but "
+                "examples are to be told apart by source; run the tokens stage again"
+            )
+        documents_G = [len(own_D) for own_D in recipe.groups_of(documents) if own_D is not None]
         for length, name in names.items():
             path = os.path.join(here, name)
             made = copies_of(documents, recipe, max_seq_length=length, copies=copies)
-            counts = []
+            counts, rows, tokens_written = [], [], []
             with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                for batch, statistics in made:
-                    writer.write_batch(batch)
-                    counts.append(statistics)
+                for copy in made:
+                    writer.write_batch(copy.batch)
+                    counts.append(copy.statistics)
+                    rows.append(copy.rows_G.tolist())
+                    tokens_written.append(copy.tokens_G)
             total = sum(counts, ExampleStatistics())
             facts = {
                 "split": split,
@@ -233,6 +278,10 @@ def write_examples(
                 "copies": [copy.rows for copy in counts],
                 **asdict(total),
             }
+            if recipe.names:
+                facts["source_rows"] = rows
+                facts["source_tokens"] = np.sum(tokens_written, axis=0).tolist()
+                facts["source_documents"] = documents_G
             put_local_file(output, path, name=name, rows=total.rows, statistics=facts)
     queue.report(MB=entry.size / MEGABYTE, documents=documents.count)
     return entry.name
@@ -240,8 +289,8 @@ def write_examples(
 
 def copies_of(
     documents: Documents, recipe: ExamplesRecipe, *, max_seq_length: int, copies: int
-) -> Iterator[tuple[pa.RecordBatch, ExampleStatistics]]:
-    """The record batches of one examples file, one per copy, with their counts."""
+) -> Iterator[Copy]:
+    """The copies of the examples of one file."""
     config = recipe.config
     pairing = PairingRule(max_seq_length, config.short_seq_prob, config.second_segment)
     masking = MaskingRule(
@@ -254,26 +303,41 @@ def copies_of(
     # append [CLS] and [SEP] to the bucket's ids, where `framed_pairs` takes them from
     frame = np.array([recipe.cls_id, recipe.sep_id], dtype=documents.token_ids_T.dtype)
     framed_ids = np.concatenate([documents.token_ids_T, frame])
+    groups = recipe.groups_of(documents)
     for copy in range(copies):
         # One stream of random numbers per length and copy, whatever the bucket.
         start = stream_seed(recipe.seed, "examples", max_seq_length, copy)
-        pairs = pair_segments(documents, rule=pairing, start=start)
+        ordered: list[Pairs] = []
+        counts: list[Int64s] = []
+        for own_D in groups:
+            pairs = pair_segments(documents, rule=pairing, start=start, own_D=own_D)
+            # Shuffled before masking, so that an example's place says nothing about its document.
+            shuffled = pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
+            counts_E = np.ones(shuffled.count, dtype=np.int64)
+            if config.pack_documents:
+                # Two special tokens frame a segment, [CLS] and [SEP].
+                order_N, counts_E = fill_examples(shuffled.a_length_N + 2, max_seq_length)
+                shuffled = shuffled.rows(order_N)
+            ordered.append(shuffled)
+            counts.append(counts_E)
+        every = ordered[0] if len(ordered) == 1 else Pairs.joined(ordered)
         # Arrow's lists have 32-bit offsets; three special tokens at most.
-        if int((pairs.a_length_N + pairs.b_length_N + 3).sum()) >= 1 << 31:
+        if int((every.a_length_N + every.b_length_N + 3).sum()) >= 1 << 31:
             raise UsageError(
                 f"a bucket yields more than {1 << 31:,} tokens, more than an Arrow list can hold; "
                 "raise the number of buckets of the tokens stage"
             )
-        # Shuffled before masking, so that an example's place says nothing about its document.
-        shuffled = pairs.rows(np.argsort(draw(pairs.stream_N, ORDER), kind="stable"))
+        batch, masks = _record_batch(every, framed_ids, rule=masking)
         if config.pack_documents:
-            # Two special tokens frame a segment, [CLS] and [SEP].
-            order_N, counts_E = fill_examples(shuffled.a_length_N + 2, max_seq_length)
-            shuffled = shuffled.rows(order_N)
-        batch, masks = _record_batch(shuffled, framed_ids, rule=masking)
-        if config.pack_documents:
-            batch = packed_rows(batch, counts_E)
-        yield batch, count_examples(batch, pairs.cut_N, masks, max_seq_length=max_seq_length)
+            batch = packed_rows(batch, np.concatenate(counts))
+        rows_G = np.array([len(counts_E) for counts_E in counts], dtype=np.int64)
+        ends_N1 = batch.column("input_ids").offsets.to_numpy().astype(np.int64)
+        yield Copy(
+            batch,
+            count_examples(batch, every.cut_N, masks, max_seq_length=max_seq_length),
+            rows_G,
+            np.diff(ends_N1[offsets_of(rows_G)]),
+        )
 
 
 def _record_batch(

@@ -14,24 +14,30 @@ from cloze.artifacts.errors import UsageError
 from cloze.execution.preflight import checked_plan
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import write_tables
-from cloze.flows.expected import busy_now
+from cloze.flows.expected import busy_now, docstring_bytes
 from cloze.flows.forecast import (
     KEY_MEMORY,
     PROCESS_MEMORY,
+    WORD_PIECES_PER_BYTE,
     CorpusForecast,
     DataflowForecast,
+    SourceForecast,
     TrainingForecast,
     copies_needed,
+    counted_tokens,
     forecast_corpus,
     forecast_dataflow,
+    forecast_mixture,
     forecast_training,
 )
 from cloze.flows.plan import Plan
 from cloze.flows.stages import PREPARE
 from cloze.init.corpus_samples import look
+from cloze.model.config import repetition
 from cloze.model.hardware import has_gpu
 from cloze.options import TARGET, ConfigPath, Target
 from cloze.pipeline.config.engines import given_options
+from cloze.pipeline.config.settings import CorpusConfig
 
 GIGABYTE = 1e9
 MOST_BYTES = 1e18
@@ -88,6 +94,12 @@ def plan(
         training = forecast_training(run, machine, examples=corpus.examples)
         data["pretraining"] = asdict(training)
         lines += _pretraining(training, run, machine)
+        if found and run.corpus and run.corpus.names:
+            examples = found.finished.get("examples")
+            tokens = counted_tokens(examples) if examples else _estimated_tokens(run.corpus)
+            mixture = forecast_mixture(run, tokens)
+            data["mixture"] = [asdict(source) for source in mixture]
+            lines += _mixture(mixture, counted=examples is not None)
         if text_bytes:
             stored = _stored(corpus, training, run)
             data["storage"] = asdict(stored)
@@ -122,6 +134,40 @@ def _text_of(run: RunConfig) -> tuple[float, float]:
     sizes = [look(source.path, source.exclude).text_bytes for source in sources]
     weighted = sum(size * source.weight for size, source in zip(sizes, sources, strict=True))
     return sum(sizes), weighted / sum(sizes) if weighted else 1.0
+
+
+def _estimated_tokens(corpus: CorpusConfig) -> dict[str, float]:
+    """Estimated tokens for training of the sources of each name."""
+    sizes: dict[str, float] = {}
+    for source in corpus.sources:
+        if not source.heldout:
+            text = docstring_bytes(source.packages)
+            if source.path:
+                text = look(source.path, source.exclude).text_bytes
+            kept = (1 - corpus.heldout_share) * text * WORD_PIECES_PER_BYTE
+            sizes[source.name] = sizes.get(source.name, 0.0) + kept
+    return sizes
+
+
+def _mixture(found: Sequence[SourceForecast], *, counted: bool) -> Iterator[str]:
+    """Which source gives which share of each phase, and how often it is read."""
+    yield ""
+    yield f"mixture ({'tokens as counted in the examples' if counted else 'sizes estimated'}):"
+    rows = [("source", "tokens", "share by phase", "tokens read", "epochs")]
+    rows += [
+        (
+            source.name,
+            _count(source.tokens),
+            ", ".join(f"{share:.1%}" for share in source.shares),
+            _count(source.read),
+            f"{source.epochs:,.2f}",
+        )
+        for source in found
+    ]
+    yield from _indented(rows)
+    for source in found:
+        if warning := repetition(source.name, source.epochs):
+            yield f"  warning: {warning}"
 
 
 def _preparation(found: CorpusForecast, run: RunConfig, machine: MachineConfig) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.arrays import entropy
-from cloze.artifacts.config import parse
+from cloze.artifacts.config import JsonObject, parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import Manifest
 from cloze.artifacts.results import HELDOUT, TRAIN, MaskedSentences, Scores
@@ -38,6 +38,7 @@ from cloze.flows.report.summary import (
     FilledSentence,
     HeldoutPoint,
     Histogram,
+    MixedSource,
     PieceFrequency,
     Predictions,
     Pretraining,
@@ -333,6 +334,45 @@ def collect_pretraining(pretrain: Artifact) -> Pretraining:
         phases=phases,
         curve=tuple(points),
         objective=recipe.get("objective", "masked_lm"),
+        mixture=collect_mixture(manifest, losses, [row for row in curve if HELDOUT in row]),
+    )
+
+
+def collect_mixture(
+    manifest: Manifest,
+    losses: Sequence[JsonObject],
+    evaluations: Sequence[JsonObject],
+) -> tuple[MixedSource, ...]:
+    """The mixture as it was; empty if sources had no names.
+
+    losses, evaluations: the lines of the curve.
+    """
+    epochs = manifest.statistics.get("source_epochs", {})
+    recipe = manifest.config["pretrain"]
+    ends = [
+        round(end * recipe["steps"]) for end in accumulate(p["share"] for p in recipe["phases"])
+    ]
+    # A line is the mean over the steps since the line before.
+    read = [dict.fromkeys(epochs, 0.0) for _ in ends]
+    before = 0
+    for row in losses if epochs else ():
+        phase = read[min(bisect_left(ends, row["step"]), len(ends) - 1)]
+        for name, tokens in row["source_tokens"].items():
+            phase[name] += tokens * (row["step"] - before)
+        before = row["step"]
+    return tuple(
+        MixedSource(
+            name=name,
+            shares=tuple(phase[name] / max(sum(phase.values()), 1.0) for phase in read),
+            tokens=round(sum(phase[name] for phase in read)),
+            epochs=epochs[name],
+            heldout=tuple(
+                (row["step"], row["sources"][name]["masked_lm_loss"])
+                for row in evaluations
+                if name in row.get("sources", {})
+            ),
+        )
+        for name in epochs
     )
 
 

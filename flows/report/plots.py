@@ -491,6 +491,27 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
     ]
 
 
+def source_losses(training: Pretraining) -> list[Markup]:
+    """Small multiples: held-out loss of each source, on the same scale."""
+    values = [loss for source in training.mixture for _, loss in source.heldout]
+    return [
+        charts.small_chart(
+            LineChart(
+                lines=[ChartLine([(float(step), loss) for step, loss in source.heldout], "ours")],
+                x_label="",
+                y_label=source.name,
+                x_text=short,
+                y_text="{:.2f}".format,
+                y_bottom=min(values),
+                y_top=max(values),
+            ),
+            label=f"held-out loss of {source.name} over steps",
+        )
+        for source in training.mixture
+        if len(source.heldout) > 1
+    ]
+
+
 def _measured(points: Sequence[tuple[float, Result]], field: str) -> list[Place]:
     """(place, value) of one figure at the points where it was measured."""
     values = [(x, getattr(point, field)) for x, point in points]

@@ -158,6 +158,20 @@ class TrainingPoint(Result):
     """By split."""
 
 
+class MixedSource(Result):
+    """What was read of the sources of one name, and how well it was learnt."""
+
+    name: str
+    shares: tuple[float, ...]
+    """Their share of the tokens that were read in each phase."""
+    tokens: int
+    """Tokens read of them in all phases."""
+    epochs: float | None = None
+    """How often each of their tokens was read."""
+    heldout: tuple[tuple[int, float], ...] = ()
+    """(step, masked-LM loss) on their held-out documents."""
+
+
 class Pretraining(Result):
     """How pre-training went."""
 
@@ -177,6 +191,8 @@ class Pretraining(Result):
     """In the order of steps."""
     objective: Literal["masked_lm", "next_token"] = "masked_lm"
     """The training objective, and the loss in `curve`."""
+    mixture: tuple[MixedSource, ...] = ()
+    """The sources, if they have names."""
 
 
 class Predictions(Guesses):

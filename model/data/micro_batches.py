@@ -22,7 +22,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.rng import address
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, empty_micro_batch, packed_batch
-from cloze.model.data.order import BatchAddress, Curriculum
+from cloze.model.data.order import BatchAddress, Curriculum, MixedOrder
 from cloze.model.data.shards import Examples, ExampleShards, Int64, Sizes
 from cloze.model.data.targets import DynamicMasking, NextToken
 
@@ -146,6 +146,9 @@ class StepBatch:
     imbalance: float
     """Largest cost of a rank divided by the mean, minus 1."""
 
+    source_tokens: tuple[int, ...] = ()
+    """Tokens of each source, if they are mixed."""
+
     copied: torch.cuda.Event | None = None
     """Recorded once the micro-batches have been copied to the GPU, if they are."""
 
@@ -198,9 +201,12 @@ class BatchSource:
         files = self.shards[batch.max_seq_length]
         order = self.curriculum.lengths[batch.max_seq_length]
         # Consecutive epochs read consecutive copies: the same text with other masks and pairs.
-        copy = batch.epoch % order.copies
-        shards, rows = order.locate(batch)
-        sizes = files.sizes(copy, shards, rows)
+        places = order.locate(batch)
+        sizes = files.sizes(*places)
+        source_tokens = np.zeros(0, np.int64)
+        if isinstance(order, MixedOrder):
+            source_N = np.repeat(np.arange(len(order.sources)), order.counts(batch))
+            source_tokens = np.bincount(source_N, sizes.lengths, minlength=len(order.sources))
         if self.next_token is not None:
             sizes = self.next_token.sizes(sizes)
         costs = self.cost(sizes)
@@ -214,7 +220,7 @@ class BatchSource:
                 # each.
                 micro_batches.append(empty_micro_batch(*self.cls_sep))
                 continue
-            examples = files.gather(copy, shards[mine], rows[mine])
+            examples = files.gather(*(column[mine] for column in places))
             if self.masking is not None:
                 # Addressed by the example's number in the epoch, so masks do not depend on ranks or
                 # budgets.
@@ -233,6 +239,7 @@ class BatchSource:
             labelled=int((sizes.next_sentence_labels != NO_NEXT_SENTENCE).sum()),
             examples=len(sizes),
             tokens=int(sizes.lengths.sum()),
+            source_tokens=tuple(int(tokens) for tokens in source_tokens),
             squared_lengths=int((sizes.document_lengths**2).sum()),
             imbalance=float(work.max() / work.mean() - 1),
         )
@@ -240,7 +247,7 @@ class BatchSource:
     def rows_of(self, batch: StepBatch) -> list[str]:
         """All examples of the global batch as `shard:row`, for messages about a bad batch."""
         length = batch.address.max_seq_length
-        shards, rows = self.curriculum.lengths[length].locate(batch.address)
+        _, shards, rows = self.curriculum.lengths[length].locate(batch.address)
         files = self.shards[length]
         return [f"{files.name(s)}:{r}" for s, r in zip(shards, rows, strict=True)]
 

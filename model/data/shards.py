@@ -65,6 +65,10 @@ class Examples(Sizes):
         return np.repeat(starts, self.masked_counts) + self.masked_lm_positions
 
 
+Counts = tuple[tuple[int, ...], ...]
+"""Rows by copy and shard."""
+
+
 class _Lists:
     """A column of lists, as views into the mapped file."""
 
@@ -121,7 +125,7 @@ class ExampleShards:
         self._mapped: dict[tuple[int, int], _Shard] = {}
 
     @property
-    def rows(self) -> tuple[tuple[int, ...], ...]:
+    def rows(self) -> Counts:
         """`rows[c][i]`: rows of copy c in shard i."""
         counts = [entry.statistics["copies"] for entry in self.entries]
         return tuple(zip(*counts, strict=True))
@@ -130,12 +134,32 @@ class ExampleShards:
         """File name of a shard, for messages."""
         return self.entries[shard].name
 
-    def sizes(self, copy: int, shards: Int64, rows: Int64) -> Sizes:
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The names of the sources by which the rows are grouped; empty if they are not."""
+        return tuple(self._artifact.manifest.statistics.get("sources", ()))
+
+    def of_source(self, name: str) -> tuple[Counts, Counts]:
+        """The rows of one source, as in `rows`, and those before them in their copy and shard."""
+        place = self.source_names.index(name)
+        # by shard, copy and source
+        counts = [entry.statistics["source_rows"] for entry in self.entries]
+        rows = [[copy[place] for copy in shard] for shard in counts]
+        begins = [[sum(copy[:place]) for copy in shard] for shard in counts]
+        return tuple(zip(*rows, strict=True)), tuple(zip(*begins, strict=True))
+
+    @property
+    def source_tokens(self) -> dict[str, int]:
+        """Tokens of each source, in all copies."""
+        counts = [entry.statistics["source_tokens"] for entry in self.entries]
+        return {name: sum(tokens) for name, *tokens in zip(self.source_names, *counts, strict=True)}
+
+    def sizes(self, copies: Int64 | int, shards: Int64, rows: Int64) -> Sizes:
         """Lengths, mask counts and labels of the given rows, in that order."""
         lengths, masked_counts, labels = (np.empty(len(rows), np.int64) for _ in range(3))
         # one each, unless the file has packed several into an example
         documents = np.ones(len(rows), np.int64)
-        for at, shard in self._by_shard(copy, shards):
+        for at, shard in self._by_shard(copies, shards):
             lengths[at] = shard.input_ids.lengths(rows[at])
             masked_counts[at] = shard.masked_lm_positions.lengths(rows[at])
             labels[at] = shard.next_sentence_label[rows[at]]
@@ -147,17 +171,17 @@ class ExampleShards:
             # whatever their shards.
             document_lengths = np.empty(int(documents.sum()), np.int64)
             first = starts_of(documents)
-            for at, shard in self._by_shard(copy, shards):
+            for at, shard in self._by_shard(copies, shards):
                 assert shard.document_lengths is not None
                 shard.document_lengths.copy(rows[at], document_lengths, starts=first[at])
         return Sizes(lengths, masked_counts, labels, documents, document_lengths)
 
-    def gather(self, copy: int, shards: Int64, rows: Int64) -> Examples:
+    def gather(self, copies: Int64 | int, shards: Int64, rows: Int64) -> Examples:
         """The given rows, in that order."""
         # Rows come from shards in random order. The lengths alone, read first, say where the values
         # of every row go in the result, so each array is allocated once, and the rows of a shard
         # go straight to their places: nothing is joined or sorted back.
-        sizes = self.sizes(copy, shards, rows)
+        sizes = self.sizes(copies, shards, rows)
         starts = starts_of(sizes.lengths)
         masked_starts = starts_of(sizes.masked_counts)
         # By its name: to_pandas_dtype() imports pandas, which nothing of ours depends on.
@@ -166,7 +190,7 @@ class ExampleShards:
         positions = np.empty(int(sizes.masked_counts.sum()), np.int64)
         masked_ids = np.empty(len(positions), id_type)
         segment_a_lengths = np.empty(len(rows), np.int64)
-        for at, shard in self._by_shard(copy, shards):
+        for at, shard in self._by_shard(copies, shards):
             shard.input_ids.copy(rows[at], input_ids, starts=starts[at])
             shard.masked_lm_positions.copy(rows[at], positions, starts=masked_starts[at])
             shard.masked_lm_ids.copy(rows[at], masked_ids, starts=masked_starts[at])
@@ -179,12 +203,14 @@ class ExampleShards:
             masked_lm_ids=masked_ids,
         )
 
-    def _by_shard(self, copy: int, shards: Int64) -> Iterator[tuple[Int64, _Shard]]:
-        """For each distinct shard: the batch positions that read from it, and its content."""
-        for shard in np.unique(shards).tolist():
+    def _by_shard(self, copies: Int64 | int, shards: Int64) -> Iterator[tuple[Int64, _Shard]]:
+        """For each copy of a shard: the batch positions that read from it, and its content."""
+        number = copies * len(self.entries) + shards
+        for copy, shard in (divmod(n, len(self.entries)) for n in np.unique(number).tolist()):
             if (copy, shard) not in self._mapped:
                 self._mapped[copy, shard] = self._map(copy, shard)
-            yield np.flatnonzero(shards == shard), self._mapped[copy, shard]
+            at = np.flatnonzero((shards == shard) & (copies == copy))
+            yield at, self._mapped[copy, shard]
 
     def _map(self, copy: int, shard: int) -> _Shard:
         """Map a shard after checking it against the manifest."""

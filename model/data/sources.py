@@ -11,9 +11,16 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.results import HELDOUT
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
-from cloze.model.config import PhaseConfig, PretrainStage
+from cloze.model.config import PhaseConfig, PretrainConfig, PretrainStage
 from cloze.model.data.micro_batches import BatchSource, CostModel, Share
-from cloze.model.data.order import BatchAddress, Curriculum, LengthOrder
+from cloze.model.data.order import (
+    Curriculum,
+    Deal,
+    LengthOrder,
+    MixedOrder,
+    Order,
+    phase_ends,
+)
 from cloze.model.data.shards import ExampleShards
 from cloze.model.data.targets import DynamicMasking, next_token
 
@@ -57,12 +64,17 @@ def training_source(
     purpose = f"{artifact.digest}/{stage.seed}"
     # The batch size grows at the beginning of the run, that is, at the first phase's length.
     first_sizes = {recipe.phases[0].max_seq_length: recipe.growing_batches()}
-    orders = {
-        length: LengthOrder(
+    orders: dict[int, Order] = {}
+    for length, found in shards.items():
+        whole = LengthOrder(
             length, found.rows, recipe.batch_size, purpose, first_sizes.get(length, ())
         )
-        for length, found in shards.items()
-    }
+        orders[length] = mixed(whole, found, recipe) if found.source_names else whole
+    if recipe.mixes and not next(iter(shards.values())).source_names:
+        raise UsageError(
+            f"pretrain has a mixture, but the examples in {artifact.directory} are not told apart "
+            "by source; give every source of the corpus a name, and make them again"
+        )
     dynamic = recipe.masks == "dynamic"
     return BatchSource(
         curriculum=Curriculum(recipe.steps, recipe.phases, orders),
@@ -76,21 +88,58 @@ def training_source(
     )
 
 
+def mixed(whole: LengthOrder, shards: ExampleShards, recipe: PretrainConfig) -> MixedOrder:
+    """The order of `whole`, with the examples of each phase mixed as the recipe says."""
+    tokens = shards.source_tokens
+    names = [name for name, count in tokens.items() if count]
+    sources, lengths = [], []
+    for name in names:
+        rows, begins = shards.of_source(name)
+        purpose = f"{whole.purpose}/{name}"
+        order = LengthOrder(whole.max_seq_length, rows, whole.batch_size, purpose, begins=begins)
+        sources.append(order)
+        lengths.append(tokens[name] / sum(map(sum, rows)))
+    deals: list[tuple[int, Deal]] = []
+    first = begin = 0
+    for phase, end in zip(recipe.phases, phase_ends(recipe.steps, recipe.phases), strict=True):
+        if phase.max_seq_length == whole.max_seq_length:
+            shares = recipe.shares(phase, tokens)
+            # Shares are of tokens; a source with short examples gives more of them.
+            of_examples = [shares[name] / mean for name, mean in zip(names, lengths, strict=True)]
+            deals.append((first, Deal.of(of_examples)))
+            first += recipe.sequences(begin, end)
+        begin = end
+    return MixedOrder(
+        max_seq_length=whole.max_seq_length,
+        names=tuple(names),
+        sources=tuple(sources),
+        batch_size=whole.batch_size,
+        deals=tuple(deals),
+        first_sizes=whole.first_sizes,
+    )
+
+
 def heldout_sources(
-    artifact: Artifact, tokenizer: SubwordTokenizer, stage: PretrainStage, *, share: Share
+    artifact: Artifact,
+    tokenizer: SubwordTokenizer,
+    stage: PretrainStage,
+    *,
+    share: Share,
+    name: str = "",
 ) -> dict[int, BatchSource]:
     """For each length, a fixed sample of the held-out split, as `curriculum.steps` batches.
 
     The sample depends only on the artifact's digest, so it is the same for every seed and recipe.
-    Lengths without held-out examples are left out.
+    Lengths without held-out examples are left out. name: of one source only.
     """
     sources = {}
     if not any(e.statistics.get("split") == HELDOUT for e in artifact.manifest.files):
         return {}
     for length in {phase.max_seq_length for phase in stage.pretrain.phases}:
         shards = ExampleShards(artifact, split=HELDOUT, max_seq_length=length)
+        rows, begins = shards.of_source(name) if name else (shards.rows, ())
         # one copy is enough: every text once, with one set of masks
-        first_copy = shards.rows[:1]
+        first_copy = rows[:1]
         wanted = min(stage.pretrain.evaluation_examples, sum(first_copy[0]))
         if not wanted:
             continue
@@ -98,7 +147,7 @@ def heldout_sources(
         # sample.
         whole, rest = divmod(wanted, EVALUATION_BATCH)
         sizes = (EVALUATION_BATCH,) * whole + (rest,) * (rest > 0)
-        order = LengthOrder(length, first_copy, sizes[0], "evaluation", sizes)
+        order = LengthOrder(length, first_copy, sizes[0], "evaluation", sizes, begins[:1])
         phase = PhaseConfig(max_seq_length=length, share=1.0)
         sources[length] = BatchSource(
             curriculum=Curriculum(len(sizes), (phase,), {length: order}),
@@ -113,6 +162,37 @@ def heldout_sources(
     return sources
 
 
+def heldout_by_source(
+    artifact: Artifact, tokenizer: SubwordTokenizer, stage: PretrainStage, *, share: Share
+) -> dict[str, dict[int, BatchSource]]:
+    """`heldout_sources` of each source by name, among which evaluation examples are divided."""
+    names = artifact.manifest.statistics.get("sources", ())
+    each = max(stage.pretrain.evaluation_examples // max(len(names), 1), 1)
+    recipe = stage.pretrain.model_copy(update={"evaluation_examples": each})
+    divided = stage.model_copy(update={"pretrain": recipe})
+    return {
+        name: heldout_sources(artifact, tokenizer, divided, share=share, name=name)
+        for name in names
+    }
+
+
+def mixed_names(source: BatchSource) -> tuple[str, ...]:
+    """The names of the sources that are mixed; empty if they are not."""
+    order = next(iter(source.curriculum.lengths.values()))
+    return order.names if isinstance(order, MixedOrder) else ()
+
+
+def mixed_epochs(source: BatchSource) -> dict[str, float]:
+    """How often the run reads each source, over all sequence lengths; empty without a mixture."""
+    epochs: dict[str, float] = dict.fromkeys(mixed_names(source), 0.0)
+    for length, order in source.curriculum.lengths.items():
+        if isinstance(order, MixedOrder):
+            read = order.before(source.curriculum.examples(length)).tolist()
+            for name, count, own in zip(order.names, read, order.sources, strict=True):
+                epochs[name] += count / (sum(map(sum, own.rows)) / own.copies)
+    return epochs
+
+
 def masked_token_counts(source: BatchSource) -> NDArray[np.int64]:
     """How often each word-piece is masked in a sample of the training examples.
 
@@ -120,8 +200,7 @@ def masked_token_counts(source: BatchSource) -> NDArray[np.int64]:
     """
     length = source.curriculum.batch(0).max_seq_length
     order = source.curriculum.lengths[length]
-    # An address need not be one of the run's batches: this is the beginning of epoch 0.
-    sample = BatchAddress(length, 0, 0, min(SAMPLE, sum(order.rows[0])))
-    shards, rows = order.locate(sample)
-    ids = source.shards[length].gather(0, shards, rows).masked_lm_ids
+    # An address need not be one of the run's batches.
+    places = order.locate(order.first_examples(SAMPLE))
+    ids = source.shards[length].gather(*places).masked_lm_ids
     return np.bincount(ids)

@@ -33,6 +33,7 @@ from cloze.artifacts.tokenizer import MASK, SubwordTokenizer
 from cloze.model.config import EvaluateStage
 from cloze.model.data.batch import NO_NEXT_SENTENCE, Example, pack_sequences, ragged_indices
 from cloze.model.data.micro_batches import pack_examples
+from cloze.model.data.order import LengthOrder
 from cloze.model.data.shards import Examples, ExampleShards, select
 from cloze.model.data.targets import NextToken
 from cloze.model.encoder.models import PretrainingModel
@@ -248,9 +249,16 @@ def held_out(
         if split == TRAIN_SPLIT:
             continue
         shards = ExampleShards(examples, split=split, max_seq_length=length)
-        # The first examples of copy 0: buckets are assigned by hash, so this is a fair sample.
-        counts = np.minimum(np.array(shards.rows[0]), limit)
-        shard, row = np.repeat(np.arange(len(counts)), counts), ragged_indices(0, counts)
+        if not sum(shards.rows[0]):
+            continue
+        if shards.source_names:
+            # Rows are grouped by source, of which the first ones would miss some.
+            order = LengthOrder(length, shards.rows[:1], 1, "evaluation")
+            _, shard, row = order.locate(order.first_examples(limit))
+        else:
+            # The first examples of copy 0: buckets are assigned by hash, so this is a fair sample.
+            counts = np.minimum(np.array(shards.rows[0]), limit)
+            shard, row = np.repeat(np.arange(len(counts)), counts), ragged_indices(0, counts)
         read = shards.gather(0, shard[:limit], row[:limit])
         if mask_id is not None:
             input_ids = read.input_ids.copy()

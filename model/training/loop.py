@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -71,6 +71,9 @@ class Trainer:
     skipped_in_row: int = 0
     """Most recent consecutive steps without a finite gradient."""
 
+    heldout_by_source: Mapping[str, Mapping[int, BatchSource]] = field(default_factory=dict)
+    """Held-out batches of each source, if sources are mixed."""
+
     heldout: dict[str, float] | None = None
     """The latest `mean_scores` of the held-out examples."""
 
@@ -85,7 +88,8 @@ class Trainer:
         self.step = state["step"]
         self.skipped_in_row = state["skipped_in_row"]
         self.telemetry.spent = state["seconds"]
-        self.curve = Curve(self.stage.pretrain.steps, **state["curve"])
+        sources = self.curve.sources
+        self.curve = Curve(self.stage.pretrain.steps, sources=sources, **state["curve"])
         self.heldout = state["heldout"]
         if self.deadline:
             self.deadline.spent = state["elapsed"]
@@ -168,6 +172,7 @@ class Trainer:
                 seconds=time.monotonic() - started,
                 waited=waited,
                 imbalance=batch.imbalance,
+                source_tokens=batch.source_tokens,
             )
             self.curve.add(record)
             self.telemetry.add(record)
@@ -203,9 +208,22 @@ class Trainer:
 
         The examples are fixed; every rank computes its share.
         """
-        source, device = self.heldout_sources.get(batch.address.max_seq_length), self.world.device
+        length = batch.address.max_seq_length
+        source = self.heldout_sources.get(length)
         if source is None:
             return
+        self.heldout = self._scores(source)
+        by_source = {
+            name: self._scores(sources[length])
+            for name, sources in self.heldout_by_source.items()
+            if length in sources
+        }
+        self.curve.add_heldout(self.step, self.heldout, by_source)
+        self.telemetry.add_heldout(self.step, self.heldout, by_source)
+
+    def _scores(self, source: BatchSource) -> dict[str, float]:
+        """The `mean_scores` of all batches of `source`."""
+        device = self.world.device
         sums, masked, labelled = torch.zeros(4, dtype=torch.float64, device=device), 0, 0
         make = on_device(source, device)
         for number in range(source.curriculum.steps):
@@ -217,9 +235,7 @@ class Trainer:
                 sums += torch.stack([value.double() for value in found])
             masked += heldout.masked
             labelled += heldout.labelled
-        self.heldout = mean_scores(self.world.sum(sums), masked=masked, labelled=labelled)
-        self.curve.add_heldout(self.step, self.heldout)
-        self.telemetry.add_heldout(self.step, self.heldout)
+        return mean_scores(self.world.sum(sums), masked=masked, labelled=labelled)
 
     def save(self, *, evaluated: bool) -> None:
         """Save the current state; `evaluated`: it has its own held-out scores."""

@@ -29,11 +29,14 @@ from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine
+from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine, repetition
 from cloze.model.data.micro_batches import Share
 from cloze.model.data.sources import (
+    heldout_by_source,
     heldout_sources,
     masked_token_counts,
+    mixed_epochs,
+    mixed_names,
     suited_tokenizer,
     training_source,
 )
@@ -120,6 +123,9 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
         ):
             share = share_of(stage, machine, vocabulary_size=tokenizer.size, world=world)
             source = training_source(examples, tokenizer, stage, share=share)
+            for name, epochs in mixed_epochs(source).items() if world.is_first else ():
+                if warning := repetition(name, epochs):
+                    say(f"warning: pretrain: {warning}")
             engine = start_engine(stage, machine, tokenizer, start, world=world)
             trainer = Trainer(
                 stage=stage,
@@ -131,13 +137,14 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
                 graphs=StepGraphs(engine) if machine.cuda_graphs else None,
                 source=source,
                 heldout_sources=heldout_sources(examples, tokenizer, stage, share=source.share),
+                heldout_by_source=heldout_by_source(examples, tokenizer, stage, share=source.share),
                 checkpoints=start.checkpoints,
                 telemetry=telemetry_of(table, stage, machine, world=world, log=log),
                 # The first rank alone warns.
                 alarms=Alarms(entropy(masked_token_counts(source)) if world.is_first else 0.0),
                 watchdog=watchdog,
                 stop=stop,
-                curve=Curve(stage.pretrain.steps),
+                curve=Curve(stage.pretrain.steps, sources=mixed_names(source)),
                 continuation=start.continuation,
                 deadline=deadline,
             )
@@ -435,6 +442,7 @@ def commit_encoder(
             "parameters": sum(tensor.numel() for tensor in masters.values()),
             "updates": trainer.engine.updates,
             "heldout": trainer.heldout,
+            **({"source_epochs": epochs} if (epochs := mixed_epochs(trainer.source)) else {}),
             **({"steps": trainer.step, "shortened": shortened} if shortened else {}),
             **({"continued": continued.statistics} if (continued := trainer.continuation) else {}),
         },

@@ -24,6 +24,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, NamedTuple, TypedDict
 
 import torch
@@ -84,6 +85,15 @@ class StepRecord:
     imbalance: float
     """Largest work of a rank divided by the mean, minus 1."""
 
+    source_tokens: tuple[int, ...] = ()
+    """Of the tokens, those of each source, if they are mixed."""
+
+
+BySource = Mapping[str, Mapping[str, float]]
+"""Held-out scores by the name of the source."""
+
+NO_SOURCES: BySource = MappingProxyType({})
+
 
 class CurveState(TypedDict):
     """The curve so far, as stored in a checkpoint."""
@@ -103,16 +113,27 @@ class Curve:
 
     steps: int
     points: list[dict[str, JsonValue]] = field(default_factory=list)
-    sums: list[float] = field(default_factory=lambda: [0.0] * len(CURVE_COLUMNS))
-    """Of the steps after the last point."""
+    sums: list[float] = field(default_factory=list)
+    """Of the steps after the last point: by column, then tokens by source."""
 
     count: int = 0
     end: int = 0
     """The last step, if it is sooner than planned."""
 
+    sources: tuple[str, ...] = ()
+    """The names of the sources that are mixed, whose mean tokens per step are points, too."""
+
+    def __post_init__(self) -> None:
+        self.sums = self.sums or self._zeros
+
+    @property
+    def _zeros(self) -> list[float]:
+        return [0.0] * (len(CURVE_COLUMNS) + len(self.sources))
+
     def add(self, record: StepRecord) -> None:
         """Add one step."""
         values = [getattr(record, name) for name in CURVE_COLUMNS]
+        values += record.source_tokens
         self.sums = [total + value for total, value in zip(self.sums, values, strict=True)]
         self.count += 1
         # The interval depends only on the number of steps, so a resumed run has the same points.
@@ -120,14 +141,22 @@ class Curve:
         stride = -(-self.steps // CURVE_POINTS)
         if record.step % stride == 0 or record.step in (self.steps, self.end):
             means = [total / self.count for total in self.sums]
-            self.points.append(
-                {"step": record.step, **dict(zip(CURVE_COLUMNS, means, strict=True))}
-            )
-            self.sums, self.count = [0.0] * len(CURVE_COLUMNS), 0
+            columns, tokens = means[: len(CURVE_COLUMNS)], means[len(CURVE_COLUMNS) :]
+            point: dict[str, JsonValue] = {"step": record.step}
+            point.update(zip(CURVE_COLUMNS, columns, strict=True))
+            if self.sources:
+                point["source_tokens"] = dict(zip(self.sources, tokens, strict=True))
+            self.points.append(point)
+            self.sums, self.count = self._zeros, 0
 
-    def add_heldout(self, step: int, scores: Mapping[str, float]) -> None:
+    def add_heldout(
+        self, step: int, scores: Mapping[str, float], by_source: BySource = NO_SOURCES
+    ) -> None:
         """Add a held-out evaluation after `step` steps."""
-        self.points.append({"step": step, "heldout": dict(scores)})
+        point: dict[str, JsonValue] = {"step": step, "heldout": dict(scores)}
+        if by_source:
+            point["sources"] = {name: dict(own) for name, own in by_source.items()}
+        self.points.append(point)
 
     def state(self) -> CurveState:
         """The state to store in a checkpoint: `Curve(steps, **state)` continues from it."""
@@ -206,7 +235,9 @@ class Telemetry:
                 f"tokens_per_s={record.tokens / record.seconds:,.0f} remaining={remaining}"
             )
 
-    def add_heldout(self, step: int, scores: Mapping[str, float]) -> None:
+    def add_heldout(
+        self, step: int, scores: Mapping[str, float], by_source: BySource = NO_SOURCES
+    ) -> None:
         """Log a held-out evaluation after `step` steps; in files it is part of the curve."""
         if self.log is None:
             return
@@ -216,8 +247,14 @@ class Telemetry:
             f"heldout_mlm_accuracy={scores['masked_lm_accuracy']:.3f} "
             f"heldout_nsp_accuracy={scores['next_sentence_accuracy']:.3f}"
         )
+        numbers = {f"heldout_{name}": value for name, value in scores.items()}
+        losses = {name: own["masked_lm_loss"] for name, own in by_source.items()}
+        if losses:
+            shown = " ".join(f"{name}={loss:.3f}" for name, loss in losses.items())
+            say(f"pretrain step={step}/{self.steps} heldout_mlm by source: {shown}")
+        numbers |= {f"heldout_mlm_of_{name}": loss for name, loss in losses.items()}
         for tracker in self.trackers:
-            tracker.log(step, {f"heldout_{name}": value for name, value in scores.items()})
+            tracker.log(step, numbers)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Out: one frozen `Config` per table; one frozen `StageConfig` per stage, with its
 """
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
@@ -48,6 +49,11 @@ format, write a `Reader` in a module of its own and name it here."""
 PACKAGE_READERS = frozenset({"docstrings"})
 """Readers of installed distributions (`packages`) instead of files (`path`); they alone yield the
 pairs of `pairs.kind = "signature"`."""
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The distinct names, in the order in which each comes first."""
+    return list(dict.fromkeys(names))
 
 
 def bucket_bits(documents: float, text_bytes: float) -> int:
@@ -165,8 +171,18 @@ class SourceConfig(Config):
     cleaning: RulesConfig | None = None
     """The rules of this source, in place of all those of `[cleaning]`; `{}` for none."""
 
+    name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$", max_length=100)
+    """Name in mixtures and in the report. Sources with the same name, such as a language, are mixed
+    as one. If any source has a name, all that are trained on need one; training then mixes them by
+    the tokens of each, or as `share`, `pretrain.temperature` or the `mixture` of a phase say."""
+
+    share: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Share of the training tokens that the sources of this name give, whatever their size; those
+    without a share divide the rest. No preparation depends on it."""
+
     weight: int = Field(default=1, ge=1, le=255)
-    """Number of copies of each document in the examples; each copy is seeded differently."""
+    """Number of copies of each document in the examples; each copy is seeded differently. Only for
+    sources without a name: named ones have a `share`."""
 
     heldout: str = ""
     """Hold out the whole source as a split of this name; empty: use the source for training."""
@@ -185,6 +201,15 @@ class SourceConfig(Config):
             raise ValueError(f"reader {self.reader} needs path = '...' and no packages")
         if self.heldout and self.heldout_documents:
             raise ValueError("heldout holds out the whole source; remove heldout_documents")
+        if self.share and not self.name:
+            raise ValueError('share without a name; name the source as well, as in name = "wiki"')
+        if self.share and self.heldout:
+            raise ValueError("share of a source that is held out; remove share or heldout")
+        if self.name and self.weight != 1:
+            raise ValueError(
+                f"weight = {self.weight} is for sources without a name, and {self.name} has one; "
+                "use share"
+            )
         return self
 
 
@@ -211,6 +236,44 @@ class CorpusConfig(Config):
     """Abbreviations of the corpus's language that do not end a sentence, without their last full
     stop and up to 8 bytes long, in addition to the English ones; `0` stands for numbers of one or
     two digits (ordinals, as in `am 3. Juni`). `cloze init` learns them from a sample."""
+
+    @model_validator(mode="after")
+    def _names_can_be_mixed(self) -> "CorpusConfig":
+        trained = [source for source in self.sources if not source.heldout]
+        for number, source in enumerate(self.sources if self.names else ()):
+            if not source.name and not source.heldout:
+                raise ValueError(f"sources.{number} has no name, but others have; name it as well")
+        giving = [source.name for source in trained if source.share]
+        for name in distinct(giving):
+            if giving.count(name) > 1:
+                raise ValueError(
+                    f"{giving.count(name)} sources named {name} have a share; it is that of all "
+                    "sources of a name: give it in one of them, or let their names differ"
+                )
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each source, that of its split if it is held out; empty without names."""
+        if not any(source.name for source in self.sources if not source.heldout):
+            return ()
+        return tuple(source.name or source.heldout for source in self.sources)
+
+    @property
+    def trained_names(self) -> list[str]:
+        """The distinct names of the sources that are trained on."""
+        return distinct(one.name for one in self.sources if one.name and not one.heldout)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares that sources have, by name."""
+        return {source.name: source.share for source in self.sources if source.share}
+
+    def unnamed(self) -> "CorpusConfig":
+        """The same documents for stages that do not mix them."""
+        plain: dict[str, object] = {"name": "", "share": None}
+        sources = tuple(source.model_copy(update=plain) for source in self.sources)
+        return self.model_copy(update={"sources": sources})
 
     @property
     def has_boilerplate(self) -> bool:
@@ -479,6 +542,8 @@ class TokensStage(StageConfig):
     """The documents, in order of precedence: of duplicates the first source's is kept."""
     cleaning: CleaningConfig
     """Filters that drop documents, each counted by reason."""
+    keep_sources: bool = False
+    """Whether the tokens say of which source each document is."""
 
 
 class ExamplesStage(StageConfig):
@@ -491,6 +556,9 @@ class ExamplesStage(StageConfig):
     """The run's seed: with document and copy, it determines pairs, masks and order."""
     examples: ExamplesConfig
     """Lengths, copies, second segments and masking."""
+    names: tuple[str, ...] = ()
+    """The name of each source of the tokens, by its index; examples are told apart by it. Empty: no
+    examples are told apart."""
 
 
 class LabelsStage(StageConfig):

@@ -44,6 +44,7 @@ from cloze.artifacts.rng import (
     high_half,
     low_half,
 )
+from cloze.artifacts.tables import SOURCE_FIELD
 
 # D documents, S sentences, T tokens, N examples
 SecondSegment = Literal["next_sentence", "sentence_order", "none"]
@@ -77,6 +78,9 @@ class Documents:
     first_sentence_D1: Int64s
     """The first sentence of each document, then the number of sentences."""
 
+    sources_D: Int64s | None = None
+    """The index of each document's source in the corpus, if the tokens have it."""
+
     @property
     def count(self) -> int:
         """Number of documents."""
@@ -104,6 +108,7 @@ class Documents:
             starts_S=self.starts_S[kept_S],
             ends_S=self.ends_S[kept_S],
             first_sentence_D1=offsets_of(self.sentence_counts_D[chosen]),
+            sources_D=None if self.sources_D is None else self.sources_D[chosen],
         )
 
 
@@ -128,6 +133,9 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
         )
     digests_D2 = digest_halves(digest_bytes(table["document_digest"]), byte_order="<")
     weights_D = table["copies"].to_numpy().astype(np.int64)
+    sources_D = None
+    if SOURCE_FIELD.name in table.column_names:
+        sources_D = table[SOURCE_FIELD.name].to_numpy().astype(np.int64)
     starts_S = ends_S - lengths_S
     # Sentences without tokens would be chunks without text.
     if not lengths_S.all():
@@ -137,6 +145,7 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
         kept_D = counts_D > 0
         starts_S, ends_S = starts_S[kept_S], ends_S[kept_S]
         digests_D2, weights_D, counts_D = digests_D2[kept_D], weights_D[kept_D], counts_D[kept_D]
+        sources_D = None if sources_D is None else sources_D[kept_D]
     return Documents(
         digests_D2=digests_D2,
         weights_D=weights_D,
@@ -144,6 +153,7 @@ def documents_of(table: pa.Table, *, source: str) -> Documents:
         starts_S=starts_S,
         ends_S=ends_S,
         first_sentence_D1=offsets_of(counts_D),
+        sources_D=sources_D,
     )
 
 
@@ -217,22 +227,33 @@ class _Chunks:
     stream_N: UInt64s
 
 
-def pair_segments(documents: Documents, *, rule: PairingRule, start: np.uint64) -> Pairs:
+def pair_segments(
+    documents: Documents, *, rule: PairingRule, start: np.uint64, own_D: Int64s | None = None
+) -> Pairs:
     """One copy of the examples, document by document (reference: create_instances_from_document).
 
     A document of weight w is used w times, each time with its own stream. Random sentences come
     from the bucket's other documents. If there are none, all pairs are true, and a chunk of a
     single sentence becomes an example without second segment.
+
+    own_D: the documents of one source, to make its examples alone. Their random sentences come from
+    the same source; only those of a document without another one of its source in the bucket come
+    from any.
     """
+    pool = documents
+    if own_D is None:
+        own_D = np.arange(documents.count)
+    elif len(own_D) != 1:
+        pool, own_D = documents.subset(own_D), np.arange(len(own_D))
     passes = []
     # In pass number w, the documents that are used more than w times.
-    for ordinal in range(int(documents.weights_D.max(initial=1))):
-        chosen_D = np.flatnonzero(documents.weights_D > ordinal)
-        part = documents if len(chosen_D) == documents.count else documents.subset(chosen_D)
+    for ordinal in range(int(pool.weights_D[own_D].max(initial=1))):
+        chosen_D = own_D[pool.weights_D[own_D] > ordinal]
+        part = pool if len(chosen_D) == pool.count else pool.subset(chosen_D)
         streams_D = draw(document_streams(part.digests_D2, start), ordinal)
-        chunks = _cut_chunks(part, streams_D, rule=rule, alone=documents.count == 1)
+        chunks = _cut_chunks(part, streams_D, rule=rule, alone=pool.count == 1)
         if rule.second_segment == "next_sentence":
-            b_start_N, b_end_N = _random_or_next(part, chunks, pool=documents, chosen_D=chosen_D)
+            b_start_N, b_end_N = _random_or_next(part, chunks, pool=pool, chosen_D=chosen_D)
         else:
             b_start_N, b_end_N = _rest(part, chunks)
         passes.append(_truncated(part, chunks, b_start_N, b_end_N, rule=rule))

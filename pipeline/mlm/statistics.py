@@ -7,7 +7,7 @@ Histograms of tokens have one bin per power of two: bin k counts lengths from 2*
 2**(k + 1) - 1.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Self
 
@@ -18,6 +18,8 @@ from pydantic import JsonValue
 
 from cloze.artifacts.arrays import Int64s, list_lengths, list_values
 from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.results import HELDOUT, TRAIN
+from cloze.pipeline.config.settings import ExamplesConfig
 from cloze.pipeline.mlm.masking import Masks
 from cloze.pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT
 
@@ -182,6 +184,42 @@ def _with_shares(counts: ExampleStatistics) -> dict[str, JsonValue]:
         "majority_share": round(max(random_share, 1 - random_share), 6),
         "length_only_share": round(sum(by_length) / asked, 6),
     }
+
+
+FEWEST_DOCUMENTS = 10
+"""Documents of a source below which its pairs and its held-out share mean little."""
+
+
+def source_alarms(
+    names: Sequence[str], entries: Iterable[FileEntry], config: ExamplesConfig
+) -> Iterator[str]:
+    """What is wrong with the documents of single sources, with the remedy.
+
+    entries: the examples files, which count the documents of each of the `names`.
+    """
+    # The documents of a bucket are the same for all lengths.
+    length = config.max_seq_lengths[0]
+    facts = [e.statistics for e in entries if e.statistics["max_seq_length"] == length]
+    trained, heldout = (
+        [found["source_documents"] for found in facts if found["split"] == split]
+        for split in (TRAIN, HELDOUT)
+    )
+    others = ""
+    if config.second_segment == "next_sentence":
+        others = ", and their random next sentences may come from other sources"
+    for place, name in enumerate(names):
+        count, held = (sum(counts[place] for counts in part) for part in (trained, heldout))
+        if 0 < count < FEWEST_DOCUMENTS:
+            yield (
+                f"source {name} has {count} document{'s' if count > 1 else ''} for training: its "
+                f"examples lie in few files{others}; split the text into documents of a page or a "
+                "chapter"
+            )
+        if count and heldout and not held:
+            yield (
+                f"source {name} has no held-out document, so its held-out loss is not known; raise "
+                "corpus.heldout_share, or split its text into more documents"
+            )
 
 
 MAX_RANDOM_SHARE, MIN_USED_SHARE = 0.65, 0.5

@@ -262,8 +262,10 @@ def write_bucket(
             "copies": pa.array(np.array(weights, dtype=np.uint8)[rows["source"].to_numpy()]),
             "token_ids": rows["token_ids"],
             "sentence_lengths": rows["sentence_lengths"],
+            "source": rows["source"],
         }
-        table = pa.table(columns).cast(tokens_schema(job.vocabulary_size))
+        schema = tokens_schema(job.vocabulary_size, named=job.stage.keep_sources)
+        table = pa.table({name: columns[name] for name in schema.names}).cast(schema)
         statistics = count_tokens(
             table,
             text_bytes=int(rows["text_bytes"].to_numpy().sum()),

@@ -15,7 +15,7 @@ ROWS = ((5, 0, 8), (4, 3, 9))
 
 
 def _pairs(order: LengthOrder, first: int, stop: int, *, epoch: int = 0) -> list[tuple[int, int]]:
-    shards, rows = order.locate(BatchAddress(order.max_seq_length, epoch, first, stop))
+    _, shards, rows = order.locate(BatchAddress(order.max_seq_length, epoch, first, stop))
     return list(zip(shards.tolist(), rows.tolist(), strict=True))
 
 
@@ -63,7 +63,7 @@ def test_the_last_batch_of_an_epoch_is_smaller_and_used() -> None:
 def test_seeking_takes_no_longer_far_out() -> None:
     length = LengthOrder(128, ((10**9,),), batch_size=256, purpose="d/1")
     far = length.batch(10**12)
-    shards, rows = length.locate(far)
+    _, shards, rows = length.locate(far)
     assert len(rows) == far.stop - far.first == 256
     assert shards.max() == 0
     assert 0 <= rows.min() <= rows.max() < 10**9

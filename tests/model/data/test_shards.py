@@ -128,5 +128,5 @@ def test_every_example_that_is_asked_for_is_evaluated(
     curriculum = sources[32].curriculum
     found = [curriculum.batch(step) for step in range(curriculum.steps)]
     assert [batch.stop - batch.first for batch in found] == batches
-    rows = [curriculum.lengths[32].locate(batch)[1] for batch in found]
+    rows = [curriculum.lengths[32].locate(batch).rows for batch in found]
     assert len(np.unique(np.concatenate(rows))) == sum(batches)

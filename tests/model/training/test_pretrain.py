@@ -467,3 +467,35 @@ def test_the_model_takes_what_is_kept_for_each_parameter(
     free_bytes = round(free / GPU_MEMORY_SHARE)
     found = gpu_token_budget(stage, TrainingMachine(), vocabulary_size=1000, free_bytes=free_bytes)
     assert found == tokens
+
+
+def test_a_mixture_is_recorded_and_interrupted_training_ends_in_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    examples = examples_artifact(
+        tmp_path / "examples", sources={"wiki": 120, "guides": 20}, heldout=20
+    )
+    phases = [
+        {"max_seq_length": 32, "share": 0.5, "mixture": {"guides": 0.1}},
+        {"max_seq_length": 32, "share": 0.5, "mixture": {"guides": 0.75}},
+    ]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    whole = run(stage_table(tmp_path / "whole", examples, phases=phases, batch_size=64))
+    table = stage_table(tmp_path / "parts", examples, phases=phases, batch_size=64)
+    for step in (7, 13):
+        with pytest.raises(StruckDown):
+            run(table, site="after_step", step=step, do="raise")
+    again = run(table)
+    assert again.digest == whole.digest
+    points = [json.loads(line) for line in whole.read_bytes("curve.jsonl").splitlines()]
+    tokens = [point["source_tokens"] for point in points if "source_tokens" in point]
+    for half, share in ((tokens[:10], 0.1), (tokens[10:], 0.75)):
+        guides = sum(one["guides"] for one in half)
+        assert guides / (guides + sum(one["wiki"] for one in half)) == pytest.approx(
+            share, abs=0.02
+        )
+    evaluations = [point["sources"] for point in points if "sources" in point]
+    assert [sorted(one) for one in evaluations] == [["guides", "wiki"]] * 2
+    assert evaluations[1]["wiki"]["masked_lm_loss"] != evaluations[1]["guides"]["masked_lm_loss"]
+    assert whole.manifest.statistics["source_epochs"]["guides"] > 20

@@ -62,15 +62,23 @@ def examples_artifact(
     heldout: int = 20,
     seed: int = 0,
     mask_share: float = 0.8,
+    sources: dict[str, int] | None = None,
 ) -> Artifact:
-    """`rows[i][c]`: rows of copy c in bucket i of the training split."""
+    """`rows[i][c]`: rows of copy c in bucket i of the training split.
+
+    sources: rows of each source in a copy, divided between the buckets, instead of `rows`.
+    """
     rng = np.random.default_rng(seed)
     files = []
     for length in lengths:
-        for bucket, copies in enumerate(rows):
-            files.append(_put(directory, rng, "train", length, bucket, copies))
+        of_sources = [count // len(rows) for count in (sources or {}).values()]
+        counts = [(sum(of_sources),) * len(rows[0])] * len(rows) if sources else rows
+        for bucket, copies in enumerate(counts):
+            files.append(_put(directory, rng, "train", length, bucket, copies, of_sources))
         if heldout:
-            files.append(_put(directory, rng, "heldout", length, 0, (heldout,) * len(rows[0])))
+            each = [heldout // len(sources)] * len(sources) if sources else []
+            total = sum(each) or heldout
+            files.append(_put(directory, rng, "heldout", length, 0, (total,) * len(rows[0]), each))
     output = str(directory)
     files.append(put_bytes(output, TOKENIZER.tokenizer_json().encode(), name="tokenizer.json"))
     files.append(put_bytes(output, TOKENIZER.vocab_txt().encode(), name="vocab.txt"))
@@ -84,7 +92,11 @@ def examples_artifact(
     return commit(
         table,
         files,
-        statistics={"tokenizer_digest": TOKENIZER.digest, "vocabulary_size": TOKENIZER.size},
+        statistics={
+            "tokenizer_digest": TOKENIZER.digest,
+            "vocabulary_size": TOKENIZER.size,
+            **({"sources": list(sources)} if sources else {}),
+        },
     )
 
 
@@ -95,14 +107,19 @@ def _put(
     length: int,
     bucket: int,
     copies: tuple[int, ...],
+    of_sources: list[int],
 ) -> Any:
     schema = examples_schema(TOKENIZER.size)
     name = examples_name(split, length, bucket)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"making-{name}"
+    tokens = np.zeros(len(of_sources), np.int64)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for count in copies:
             made = [example(rng, length) for _ in range(count)]
+            sizes = [len(row["input_ids"]) for row in made]
+            ends = np.cumsum(of_sources, dtype=np.int64)
+            tokens += np.array([sum(part) for part in np.split(sizes, ends)[:-1]], np.int64)
             writer.write_batch(pa.RecordBatch.from_pylist(made, schema=schema))
     return put_local_file(
         str(directory),
@@ -114,6 +131,11 @@ def _put(
             "max_seq_length": length,
             "bucket": bucket,
             "copies": list(copies),
+            **(
+                {"source_rows": [of_sources] * len(copies), "source_tokens": tokens.tolist()}
+                if of_sources
+                else {}
+            ),
         },
     )
 

@@ -97,7 +97,7 @@ def examples_of(sample, bucket, *, max_seq_length, copies, seed=12345, unit="tok
     )
     batches = list(copies_of(bucket, recipe, max_seq_length=max_seq_length, copies=copies))
     column = {
-        name: np.concatenate([flat(batch.column(name)) for batch, _ in batches])
+        name: np.concatenate([flat(batch.column(name)) for batch, *_ in batches])
         for name in (
             "masked_lm_positions",
             "masked_lm_ids",
@@ -106,7 +106,7 @@ def examples_of(sample, bucket, *, max_seq_length, copies, seed=12345, unit="tok
         )
     }
     size = {
-        name: np.concatenate([np.diff(batch.column(name).offsets) for batch, _ in batches])
+        name: np.concatenate([np.diff(batch.column(name).offsets) for batch, *_ in batches])
         for name in ("input_ids", "masked_lm_positions")
     }
     a = column["segment_a_length"].astype(int) - 2
@@ -118,7 +118,7 @@ def examples_of(sample, bucket, *, max_seq_length, copies, seed=12345, unit="tok
         positions=column["masked_lm_positions"].astype(int),
         counts=size["masked_lm_positions"],
         original_ids=column["masked_lm_ids"],
-        statistics=sum((statistics for _, statistics in batches), ExampleStatistics()),
+        statistics=sum((copy.statistics for copy in batches), ExampleStatistics()),
     )
 
 
