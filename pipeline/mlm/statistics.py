@@ -206,7 +206,7 @@ def source_alarms(
     )
     others = ""
     if config.second_segment == "next_sentence":
-        others = ", and their random next sentences may come from other sources"
+        others = ", and its random next sentences may come from other sources"
     for place, name in enumerate(names):
         count, held = (sum(counts[place] for counts in part) for part in (trained, heldout))
         if 0 < count < FEWEST_DOCUMENTS:
