@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from cloze.artifacts.manifest import Manifest
 from cloze.artifacts.results import MaskedSentences, Scores
 from cloze.artifacts.stage import InputRef
 from cloze.flows.report import wording as words
 from cloze.flows.report.__main__ import make_report
 from cloze.flows.report.collect import (
     collect,
+    collect_mixture,
     length_at,
     powers_of_two,
     rank_frequency,
@@ -18,8 +20,8 @@ from cloze.flows.report.collect import (
 )
 from cloze.flows.report.figures import figures, read_summary, terminal_lines
 from cloze.flows.report.page import render
-from cloze.flows.report.plots import companions, learning_curve, story
-from cloze.flows.report.summary import Summary
+from cloze.flows.report.plots import companions, learning_curve, source_losses, story
+from cloze.flows.report.summary import MixedSource, Summary
 from cloze.flows.workspace import Workspace
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,
@@ -223,3 +225,38 @@ def test_a_run_that_learnt_nothing_is_told_so(tmp_path: Path) -> None:
     assert summary.pretraining is not None
     told = story(summary.model_copy(update={"language_model": (model,)}), summary.pretraining)
     assert told.startswith("The loss has not fallen below")
+
+
+def test_the_mixture_is_what_was_read_in_each_phase(summary: Summary) -> None:
+    phases = [{"max_seq_length": 128, "share": share} for share in (0.5, 0.5)]
+    manifest = Manifest(
+        stage="pretrain",
+        key="0" * 64,
+        format_version=1,
+        config={"pretrain": {"steps": 4, "phases": phases}},
+        inputs={},
+        files=(),
+        statistics={"source_epochs": {"wiki": 1.5, "guides": 5.0}},
+    )
+    # Means over two steps each, then over one.
+    losses = [
+        {"step": 2, "source_tokens": {"wiki": 30.0, "guides": 10.0}},
+        {"step": 3, "source_tokens": {"wiki": 10.0, "guides": 40.0}},
+        {"step": 4, "source_tokens": {"wiki": 10.0, "guides": 40.0}},
+    ]
+    evaluations = [
+        {"step": step, "sources": {"wiki": {"masked_lm_loss": loss}}}
+        for step, loss in ((2, 5.0), (4, 3.0))
+    ]
+    wiki, guides = collect_mixture(manifest, losses, evaluations)
+    assert wiki == MixedSource(
+        name="wiki", shares=(0.75, 0.2), tokens=80, epochs=1.5, heldout=((2, 5.0), (4, 3.0))
+    )
+    assert (guides.shares, guides.tokens, guides.heldout) == ((0.25, 0.8), 100, ())
+    assert summary.pretraining is not None
+    assert summary.pretraining.mixture == ()
+    training = summary.pretraining.model_copy(update={"mixture": (wiki, guides)})
+    page = render(summary.model_copy(update={"pretraining": training}))
+    assert "<h3>Mixture</h3>" in page
+    assert "held-out loss of wiki over steps" in page
+    assert len(source_losses(training)) == 1
