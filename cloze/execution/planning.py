@@ -94,14 +94,11 @@ def plan(
         training = forecast_training(run, machine, examples=corpus.examples)
         data["pretraining"] = asdict(training)
         lines += _pretraining(training, run, machine)
-        if found and run.corpus and run.corpus.names:
-            examples = found.finished.get("examples")
-            tokens = counted_tokens(examples) if examples else _estimated_tokens(run.corpus)
-            mixture = forecast_mixture(run, tokens)
-            data["mixture"] = [asdict(source) for source in mixture]
-            lines += _mixture(mixture, counted=examples is not None)
+        mixture = _mixed(found) if found else ()
+        data["mixture"] = [asdict(source) for source in mixture]
+        lines += _mixture(mixture)
         if text_bytes:
-            stored = _stored(corpus, training, run)
+            stored = _stored(corpus, training, run, mixture)
             data["storage"] = asdict(stored)
             lines += _storage(stored, run, machine)
     if "preparation" in data or "pretraining" in data:
@@ -136,6 +133,15 @@ def _text_of(run: RunConfig) -> tuple[float, float]:
     return sum(sizes), weighted / sum(sizes) if weighted else 1.0
 
 
+def _mixed(found: Plan) -> tuple[SourceForecast, ...]:
+    """What training would read of each source; empty if sources have no names."""
+    corpus, examples = found.run.corpus, found.finished.get("examples")
+    if not corpus or not corpus.names:
+        return ()
+    tokens = counted_tokens(examples) if examples else _estimated_tokens(corpus)
+    return forecast_mixture(found.run, tokens)
+
+
 def _estimated_tokens(corpus: CorpusConfig) -> dict[str, float]:
     """Estimated tokens for training of the sources of each name."""
     sizes: dict[str, float] = {}
@@ -149,10 +155,12 @@ def _estimated_tokens(corpus: CorpusConfig) -> dict[str, float]:
     return sizes
 
 
-def _mixture(found: Sequence[SourceForecast], *, counted: bool) -> Iterator[str]:
+def _mixture(found: Sequence[SourceForecast]) -> Iterator[str]:
     """Which source gives which share of each phase, and how often it is read."""
+    if not found:
+        return
     yield ""
-    yield f"mixture ({'tokens as counted in the examples' if counted else 'sizes estimated'}):"
+    yield "mixture, with tokens as counted in the examples or, before there are any, estimated:"
     rows = [("source", "tokens", "share by phase", "tokens read", "epochs")]
     rows += [
         (
@@ -241,11 +249,16 @@ class Stored:
     copies: int
     """Copies of the examples that suffice for the epochs."""
     epochs: float
-    """Passes over the corpus, of the phase that makes most."""
+    """Passes over the corpus, of the phase that makes most; or over the most repeated source."""
 
 
-def _stored(corpus: CorpusForecast, training: TrainingForecast, run: RunConfig) -> Stored:
-    epochs, copies = max(phase.epochs for phase in training.phases), run.examples.copies
+def _stored(
+    corpus: CorpusForecast,
+    training: TrainingForecast,
+    run: RunConfig,
+    mixture: Sequence[SourceForecast],
+) -> Stored:
+    epochs, copies = max(p.epochs for p in mixture or training.phases), run.examples.copies
     needed = copies_needed(run, epochs)
     return Stored(
         bytes=corpus.tokens_bytes + corpus.examples_bytes + training.checkpoint_bytes,
