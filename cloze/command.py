@@ -52,6 +52,11 @@ COMMANDS = {
         "Continue training an encoder on a folder of documents; compare it before and after.",
         "cloze adapt demo ~/documents --minutes 10",
     ),
+    "distill": (
+        "cloze.execution.distillation:distill",
+        "Make a smaller, faster encoder that learns from a larger one on a folder of texts.",
+        "cloze distill MODEL ~/documents --layers 3",
+    ),
     "run": (
         "cloze.execution.run:run",
         "Run every stage from documents to report; existing artifacts are reused.",

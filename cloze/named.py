@@ -13,13 +13,23 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import Artifact, open_artifact
-from cloze.flows.workspace import RECORD_NAME, Workspace, list_runs, read_record, run_artifact
+from cloze.flows.workspace import (
+    RECORD_NAME,
+    RunRecord,
+    Workspace,
+    list_runs,
+    read_record,
+    run_artifact,
+)
 
 TASK_KIND = re.compile(r"finetune\.tasks\.\d+\.kind")
 """The fields of a configuration with the kinds of its tasks."""
 
 ADAPTED = "adapted"
 """The encoder that `cloze adapt` kept, among the artifacts of a run."""
+
+DISTILLED = "distill"
+"""The student that `cloze distill` made."""
 
 
 def named_artifact(name: str, workspace: Workspace) -> Artifact:
@@ -48,8 +58,8 @@ def vectors_directory(name: str, workspace: Workspace) -> str:
     """
     if name in list_runs(workspace):
         record = read_record(workspace, name)
-        if ADAPTED in record.stages:
-            return run_artifact(workspace, name, stage=ADAPTED).directory
+        if kept := _kept(record):
+            return run_artifact(workspace, name, stage=kept).directory
         # As it is written: another version's record need not be one of this version's, and the
         # classes of a run's configuration take longer to import than this to read.
         settings = flat(record.config)
@@ -58,6 +68,11 @@ def vectors_directory(name: str, workspace: Workspace) -> str:
         if "retrieval" in kinds and saved:
             return run_artifact(workspace, name, stage="finetune").directory
     return model_directory(name, workspace)
+
+
+def _kept(record: RunRecord) -> str:
+    """The stage whose encoder a run's name stands for, if it is not that of pre-training."""
+    return next((stage for stage in (ADAPTED, DISTILLED) if stage in record.stages), "")
 
 
 def lasting_name(model: str, workspace: Workspace) -> str:
@@ -72,8 +87,8 @@ def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain")
     # A run comes before a folder of the same name.
     if name in list_runs(workspace):
         record = read_record(workspace, name)
-        if stage == "pretrain" and ADAPTED in record.stages:
-            return run_artifact(workspace, name, stage=ADAPTED).directory
+        if stage == "pretrain" and (kept := _kept(record)):
+            return run_artifact(workspace, name, stage=kept).directory
         given = flat(record.config).get("finetune.encoder")
         if stage == "pretrain" and given:  # a run without a corpus, which started from this encoder
             return str(given)

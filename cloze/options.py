@@ -27,7 +27,7 @@ RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
 
 MODEL_FIELDS = (
     *("pretrain.init", "pretrain.continue_from"),
-    *("finetune.encoder", "finetune.second_encoder", "negatives.encoder"),
+    *("finetune.encoder", "finetune.second_encoder", "negatives.encoder", "distill.teacher"),
 )
 """Fields of the configuration whose value is a model."""
 

@@ -17,6 +17,7 @@ from cloze.flows.launchers.slurm import SlurmConfig
 from cloze.model.config import (
     RANKING_KINDS,
     Benchmark,
+    DistillConfig,
     EncoderConfig,
     EvaluateConfig,
     FinetuneConfig,
@@ -194,6 +195,9 @@ class RunConfig(RecordedConfig):
     finetune: FinetuneRunConfig = FinetuneRunConfig()
     """Fine-tuning; skipped if there are no tasks."""
 
+    distill: DistillConfig | None = None
+    """A smaller encoder that learns from another one, on `[pairs]` of the documents."""
+
     evaluate: EvaluateConfig = EvaluateConfig()
     """Held-out evaluation."""
 
@@ -217,7 +221,9 @@ class RunConfig(RecordedConfig):
                 "finetune.encoder names a pre-trained encoder, but [corpus] is for training one; "
                 "remove one of them (to continue pre-training: pretrain.init)"
             )
-        if not self.corpus and not (self.finetune.encoder and self.finetune.tasks):
+        if self.distill:
+            self._check_distillation(self.distill)
+        elif not self.corpus and not (self.finetune.encoder and self.finetune.tasks):
             raise ValueError(
                 "neither a corpus nor an encoder; give [[corpus.sources]] to train an encoder, or "
                 "finetune.encoder and [[finetune.tasks]] to fine-tune a pre-trained one"
@@ -246,6 +252,20 @@ class RunConfig(RecordedConfig):
                 "give one for each sentence in the same order, or none"
             )
         return self
+
+    def _check_distillation(self, config: DistillConfig) -> None:
+        """Refuse a run that distils and does something else, or has nothing to learn from."""
+        if self.corpus or self.finetune.tasks or self.labels or self.negatives:
+            raise ValueError(
+                "[distill] is a run of its own: leave out the corpus, the tasks and what is made "
+                "for them"
+            )
+        if not config.teacher or not (self.pairs and self.pairs.sources):
+            raise ValueError(
+                "[distill] needs distill.teacher, and [[pairs.sources]] with the texts to learn on"
+            )
+        if self.pairs.kind == "signature":
+            raise ValueError('[distill] learns on texts: pairs.kind = "signature" has none')
 
     @model_validator(mode="after")
     def _mixtures_have_sources(self) -> "RunConfig":
@@ -312,7 +332,7 @@ class RunConfig(RecordedConfig):
                 f"task {without[0]} has no training file, and there is no [labels] to make one; "
                 'give train = "FILE", or, for retrieval, the table [pairs]'
             )
-        if not self.pairs:
+        if not self.pairs or self.distill:
             return self
         if self.labels:
             raise ValueError("[labels] and [pairs] both make training files; use separate runs")
@@ -399,7 +419,10 @@ class RunConfig(RecordedConfig):
         """The precision in which `stage` computes; empty for one without an encoder."""
         # Evaluation is always in fp32: its scores are compared between machines. So is mining.
         recipes = {"pretrain": self.pretrain.precision, "finetune": self.finetune.precision}
-        return {**recipes, "evaluate": "fp32", "negatives": "fp32"}.get(stage, "")
+        if self.distill:
+            recipes["distill"] = self.distill.precision
+        always = dict.fromkeys(("evaluate", "negatives", "lessons"), "fp32")
+        return {**recipes, **always}.get(stage, "")
 
     @model_validator(mode="after")
     def _fp8_fits(self) -> "RunConfig":
@@ -540,7 +563,11 @@ class MachineConfig(RecordedConfig):
     def decided(self, run: RunConfig) -> RunConfig:
         """`run` with the precision of what trains its stages, instead of `auto`."""
         # Only stages that the run has are decided.
-        trained = {"pretrain": run.corpus, "finetune": run.finetune.tasks}
+        trained = {
+            "pretrain": run.corpus,
+            "finetune": run.finetune.tasks,
+            "distill": run.distill,
+        }
         changes = {
             stage: getattr(run, stage).model_copy(update={"precision": self.precision(stage)})
             for stage, wanted in trained.items()

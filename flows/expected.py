@@ -87,6 +87,9 @@ TAGGED_TOKENS, PAIR_TOKENS = 19.3, 29.3
 SPECIAL_TOKENS = 3
 """Special tokens of an example: [CLS], and a [SEP] after each of two texts."""
 
+TOKENS_PER_WORD, SPAN_TOKENS = 1.35, 12.0
+"""Of English text; and tokens of the spans of a few words that a student also learns."""
+
 LABELLED_EXAMPLES = 1000
 """Assumed for a task whose data are not on this machine."""
 
@@ -236,9 +239,10 @@ class Work:
     def __init__(self, run: RunConfig) -> None:
         self.run = run
         self.encoder = run.encoder
-        if run.finetune.encoder:  # use its shape if it can be read
+        given = run.finetune.encoder or (run.distill.teacher if run.distill else "")
+        if given:  # use its shape if it can be read
             with suppress(OSError, ValueError, LookupError, RecursionError, ClozeError):
-                table = json.loads(read_model_config(located(run.finetune.encoder)))
+                table = json.loads(read_model_config(located(given)))
                 sizes = {name: table[name] for name in SIZE_NAMES}
                 family = "modern" if table.get("model_type") == "modernbert" else "bert"
                 shape = {"preset": None, "family": family, **sizes}
@@ -277,6 +281,7 @@ class Work:
             "pretrain": self._pretraining_flops(),
             "negatives": self._mining_flops(),
             "finetune": flops,
+            **self._distillation_flops(),
             # forward passes of the encoder and of a random one; tasks are only scored
             "evaluate": 2 / 3 * heldout * self._longest_flops,
         }
@@ -286,6 +291,8 @@ class Work:
         if stage == "finetune":
             _, steps = self._fine_tuning
             return steps
+        if stage == "distill" and self.run.distill:
+            return self._lessons[0] * self.run.distill.epochs / self.run.distill.batch_size
         return sum(steps for steps, _ in self._phases) if stage == "pretrain" else 0
 
     @cached_property
@@ -322,6 +329,27 @@ class Work:
                 examples, tokens = self._labelled(task)
                 flops += examples * self._flops_of(tokens) / 3
         return flops
+
+    @cached_property
+    def _lessons(self) -> tuple[float, float]:
+        """Number of texts to distil on, and tokens in one; a folder may have fewer."""
+        config, pairs = self.run.distill, self.run.pairs
+        if not (config and pairs):
+            return 0.0, 0.0
+        passage = min(TOKENS_PER_WORD * pairs.words + SPECIAL_TOKENS, config.max_seq_length)
+        # each passage with one of its spans
+        return 4.0 * pairs.train_pairs, (passage + SPAN_TOKENS) / 2
+
+    def _distillation_flops(self) -> dict[str, float]:
+        """A forward pass of the teacher, and training of the student, on all lessons."""
+        config, (texts, tokens) = self.run.distill, self._lessons
+        if not config:
+            return {}
+        of_teacher = texts * self._flops_of(tokens)
+        layers = config.layers / self.encoder.num_hidden_layers
+        width = (config.width or self.encoder.hidden_size) / self.encoder.hidden_size
+        trained = config.epochs * layers * width**2 * of_teacher
+        return {"lessons": of_teacher / 3, "distill": trained}
 
     def _flops_of(self, tokens: float) -> float:
         """FLOPs of training on a sequence of so many tokens."""

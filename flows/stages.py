@@ -23,8 +23,11 @@ from cloze.flows.external_inputs import Content, Digests, ExternalInput, given
 from cloze.model.config import (
     DATASETS_PREFIX,
     RANKING_KINDS,
+    DistillConfig,
+    DistillStage,
     EvaluateStage,
     FinetuneStage,
+    LessonsStage,
     NegativesConfig,
     NegativesStage,
     PretrainStage,
@@ -86,6 +89,8 @@ class Stage:
 
 def chain(run: RunConfig) -> tuple[Stage, ...]:
     """The stages of `run`, each after those that make its inputs."""
+    if run.distill:
+        return _distilling(run, run.distill)
     encoder = {"encoder": "pretrain"} if run.corpus else {}
     stages = _pretraining(run, run.corpus) if run.corpus else []
     stages += _finetuning(run, encoder)
@@ -249,17 +254,8 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
         }
         labels = LabelsStage(seed=run.seed, labels=run.labels)
         stages.append(Stage(labels, external={"packages": ExternalInput(packages=packages)}))
-    if run.pairs:  # the stage reads its documents from `corpus`, wherever they were configured
-        pairs = PairsStage(
-            seed=run.seed,
-            corpus=run.pairs_corpus.unnamed(),
-            cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
-            pairs=run.pairs.model_copy(update={"sources": ()}),
-        )
-        is_corpus = run.pairs_corpus == run.corpus
-        lines = {"boilerplate": "boilerplate"} if is_corpus and run.lists_boilerplate else {}
-        external = given(_cleaned_documents(run, run.pairs_corpus))
-        stages.append(Stage(pairs, inputs=lines, external=external))
+    if run.pairs:
+        stages.append(_pairs(run))
     if not run.finetune.tasks:
         return stages
     # The last stage above, if any, has made the labelled data: labels or pairs.
@@ -281,6 +277,43 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
         external=given(external),
     )
     return [*stages, finetune]
+
+
+def _distilling(run: RunConfig, config: DistillConfig) -> tuple[Stage, ...]:
+    """The stages that make a smaller encoder of the teacher's."""
+    pairs, teacher = _pairs(run), given({"teacher": config.teacher})
+    lessons = Stage(
+        LessonsStage(seed=run.seed, max_seq_length=config.max_seq_length),
+        inputs={"texts": "pairs"},
+        models=teacher,
+    )
+    # Which teacher it was is one of the inputs.
+    recipe = config.model_copy(update={"teacher": ""})
+    distill = Stage(
+        DistillStage(seed=run.seed, distill=recipe),
+        inputs={"lessons": "lessons", "texts": "pairs"},
+        models=teacher,
+    )
+    report = Stage(
+        ReportStage(name=run.name, report=run.report),
+        inputs={name: name for name in ("pairs", "lessons", "distill")},
+    )
+    return pairs, lessons, distill, report
+
+
+def _pairs(run: RunConfig) -> Stage:
+    """The stage that makes pairs; it reads its documents from `corpus`, however configured."""
+    if not run.pairs:
+        raise AssertionError("the run has [pairs]")
+    pairs = PairsStage(
+        seed=run.seed,
+        corpus=run.pairs_corpus.unnamed(),
+        cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
+        pairs=run.pairs.model_copy(update={"sources": ()}),
+    )
+    is_corpus = run.pairs_corpus == run.corpus
+    lines = {"boilerplate": "boilerplate"} if is_corpus and run.lists_boilerplate else {}
+    return Stage(pairs, inputs=lines, external=given(_cleaned_documents(run, run.pairs_corpus)))
 
 
 def _mining(run: RunConfig, config: NegativesConfig, inputs: Mapping[str, str]) -> Stage:

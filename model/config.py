@@ -1131,6 +1131,49 @@ class FinetuneConfig(Config):
         return self
 
 
+class DistillConfig(Config):
+    """Distillation: a smaller encoder learns what another one computes (Hinton et al. 2015)."""
+
+    teacher: str = ""
+    """The encoder to learn from: a run's name, an artifact's directory, or a folder in Hugging
+    Face's layout."""
+
+    layers: int = Field(default=3, ge=1, le=1024)
+    """Layers of the student, which begins with as many of the teacher's, evenly spaced."""
+
+    width: int = Field(default=0, ge=0, le=65536)
+    """Width of the student, a multiple of that of the teacher's heads; 0: the teacher's."""
+
+    prune_vocabulary: bool = False
+    """Keep only the word-pieces that occur in the texts, and single characters, with which any
+    other word is still spelt."""
+
+    max_seq_length: int = Field(default=128, ge=8, le=65536)
+    """Longer texts are truncated."""
+
+    epochs: int = Field(default=1, ge=1, le=MOST_EPOCHS)
+    """Passes over the texts."""
+
+    batch_size: int = Field(default=128, ge=2, le=1 << 16)
+    """Texts per step, among which the ranking loss compares."""
+
+    ranking: float = Field(default=1.0, ge=0.0, le=1000.0)
+    """Weight of the ranking loss beside the cosine loss: the divergence of how the student's
+    vectors rank the other texts of a batch from how the teacher's do."""
+
+    temperature: float = Field(default=0.05, gt=0.0, le=100.0)
+    """Cosines are divided by it before the softmax of the ranking loss."""
+
+    warmup_share: float = Field(default=0.05, ge=0.0, lt=1.0)
+    """Share of the steps spent warming up."""
+
+    precision: Precision = "auto"
+    """Precision, as in `[pretrain]`. The teacher computes in fp32."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=5e-4, warmup_steps=0)
+    """Optimizer and schedule; the warm-up comes from `warmup_share`."""
+
+
 class EvaluateConfig(Config):
     """Evaluation beyond the tasks."""
 
@@ -1163,7 +1206,7 @@ class EvaluateConfig(Config):
         return sentences
 
 
-R = TypeVar("R", PretrainConfig, FinetuneConfig)
+R = TypeVar("R", PretrainConfig, FinetuneConfig, DistillConfig)
 
 
 def _decided(recipe: R) -> R:
@@ -1215,6 +1258,32 @@ class FinetuneStage(StageConfig):
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]
     """Tasks and protocol."""
+
+
+class LessonsStage(StageConfig):
+    """teacher + texts → the texts as ids, with what the teacher computes of them."""
+
+    stage: ClassVar[str] = "lessons"
+    program: ClassVar[str] = "cloze.model.distillation.lessons"
+    format_version: ClassVar[int] = 1
+
+    seed: int
+    """The run's seed, by which short spans of the texts are drawn."""
+    max_seq_length: int
+    """Longer texts are truncated."""
+
+
+class DistillStage(StageConfig):
+    """teacher + lessons → student."""
+
+    stage: ClassVar[str] = "distill"
+    program: ClassVar[str] = "cloze.model.distillation.distill"
+    format_version: ClassVar[int] = 1
+
+    seed: int
+    """The run's seed, which determines the order of the texts."""
+    distill: Annotated[DistillConfig, AfterValidator(_decided)]
+    """The student, and how it learns."""
 
 
 class EvaluateStage(StageConfig):

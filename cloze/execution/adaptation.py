@@ -30,6 +30,7 @@ from cloze.artifacts.store import Artifact
 from cloze.execution.kept_encoder import keep_if_better, questions_that_decide, verdict_line
 from cloze.execution.preflight import checked_plan
 from cloze.execution.run import WithoutPrefect, run
+from cloze.execution.written_configuration import is_written_by
 from cloze.flows.config import RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.expected import Timed
@@ -149,7 +150,7 @@ def _configuration(
     # own, and with it the number of steps that was timed then.
     first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
     config = Path(f"{name}.toml")
-    if _is_ours(config, first_line):
+    if is_written_by(config, first_line):
         return config
     directory = model_directory(model, target.space())
     initial = InitialModel(model, directory, lasting_name(model, target.space()))
@@ -170,22 +171,10 @@ def _configuration(
     # Checked before it is written.
     wanted = parse(RunConfig, tomllib.loads(text), source="the new configuration")
     say(prospects(wanted))
-    if not _is_ours(config, first_line):  # timing takes minutes, in which others may write it
+    if not is_written_by(config, first_line):  # timing takes minutes, in which others may write it
         write_bytes(str(config), f"{first_line}\n{text}".encode())
         say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
     return config
-
-
-def _is_ours(config: Path, first_line: str) -> bool:
-    """Whether the file is there and written by this command; refuses another command's."""
-    if not config.exists():
-        return False
-    if config.read_text("utf-8").partition("\n")[0] != first_line:
-        raise UsageError(
-            f"{config}: already exists, written by another command; choose another --name, or "
-            f"use `cloze run {config}`"
-        )
-    return True
 
 
 def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: Continued) -> str:

@@ -33,6 +33,8 @@ from cloze.flows.external_inputs import read_model_config
 from cloze.flows.report.summary import (
     Corpus,
     CorpusSplit,
+    Distillation,
+    DistilledSystem,
     EncoderFacts,
     ExampleSet,
     FilledSentence,
@@ -74,6 +76,8 @@ NO_NEXT_SENTENCES = {
     "next_sentence_accuracy": None,
     "next_sentence_majority": None,
 }
+
+FP32_BYTES = 4
 
 POINTS = 160
 FREQUENT = 20
@@ -119,6 +123,7 @@ def collect(table: StageTable) -> Summary:
         trial_seconds=trial_seconds(scores, found.get("finetune")) if scores else {},
         choice_seconds=choice_seconds(found.get("finetune")),
         glue_average=scores.glue_average if scores else None,
+        distillation=collect_distillation(manifests.get("distill")),
         steps=tuple(collect_step(manifest, record) for manifest in manifests.values()),
         configuration=changed_settings(manifests, record, name=config.name, report=report),
     )
@@ -152,6 +157,29 @@ def collect_encoder(
         parameters=parameters,
         preset=next((name for name, known in presets.items() if known == sizes), ""),
         precision=precision,
+    )
+
+
+def collect_distillation(made: Manifest | None) -> Distillation | None:
+    """Teacher and student, from the manifest of the student."""
+    if made is None:
+        return None
+    facts, quality = made.statistics, made.statistics["quality"]
+    times = made.execution.get("milliseconds", {})
+    systems = tuple(
+        DistilledSystem(
+            name=name,
+            **facts[name],
+            megabytes=FP32_BYTES * facts[name]["parameters"] / 1e6,
+            ndcg=quality[name],
+            milliseconds={batch: both[name] for batch, both in times.items()},
+        )
+        for name in ("teacher", "student")
+    )
+    return Distillation(
+        systems=systems,
+        times_faster={batch: both["teacher"] / both["student"] for batch, both in times.items()},
+        **{name: quality[name] for name in ("pairs", "kept", "low", "high")},
     )
 
 

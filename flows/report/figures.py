@@ -97,6 +97,10 @@ def terminal_lines(summary: Summary) -> list[str]:
         compared = f"(n-gram baseline {loss}, unigram entropy {entropy})"
         facts.append(("MLM accuracy", f"{percent(model.mlm_accuracy)} {where}"))
         facts.append(("MLM loss", f"{nats(model.mlm_loss)} {compared}"))
+    if made := summary.distillation:
+        facts.append(("student", wording.student_kept(made)))
+        facts.append(("faster", wording.student_faster(made)))
+        facts.append(("size", wording.student_size(made)))
     # Only so many lines are shown, so not all tasks.
     for task in summary.tasks[:2]:
         if found := wording.search_found(task):

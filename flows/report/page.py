@@ -51,6 +51,7 @@ def render(summary: Summary) -> str:
     for name, version in chain.from_iterable(step.versions.items() for step in steps):
         versions.setdefault(name, set()).add(version)
     sections = (
+        ("student", "Teacher and student", summary.distillation),
         ("learning", wording.training_name(summary), training and training.curve),
         ("sentences", "Masked sentences", summary.sentences),
         ("heldout", "Held-out text", summary.language_model),

@@ -217,6 +217,38 @@ class FilledSentence(Result):
     """In the order of the untrained encoder, the n-gram baseline, the trained encoder."""
 
 
+class DistilledSystem(Result):
+    """Teacher or student."""
+
+    name: str
+    layers: int
+    hidden_size: int
+    vocabulary_size: int
+    parameters: int
+    megabytes: float
+    """Of its weights in fp32."""
+    ndcg: float
+    """nDCG@10 of a held-out text's neighbour."""
+    milliseconds: dict[str, float] = Field(default_factory=dict)
+    """By batch."""
+
+
+class Distillation(Result):
+    """A student beside its teacher."""
+
+    systems: tuple[DistilledSystem, ...]
+    """The teacher, then the student."""
+    pairs: int
+    """Held-out pairs that both were asked for."""
+    kept: float
+    """Share of the teacher's nDCG@10."""
+    low: float
+    high: float
+    """Bounds of the interval of the difference, 95 %."""
+    times_faster: dict[str, float] = Field(default_factory=dict)
+    """By batch."""
+
+
 class StageFacts(Result):
     """One stage's artifact."""
 
@@ -269,6 +301,8 @@ class Summary(Result):
     """Time spent on comparing each approach, by task and approach."""
     glue_average: float | None = None
     """None if no GLUE tasks were run."""
+    distillation: Distillation | None = None
+    """None unless the run made a smaller encoder of another one."""
     steps: tuple[StageFacts, ...] = ()
     """Every artifact, in order."""
     configuration: dict[str, JsonValue] = Field(default_factory=dict)

@@ -26,7 +26,7 @@ from cloze.artifacts.results import (
     plus_minus,
 )
 from cloze.artifacts.significance import MIN_SEEDS
-from cloze.flows.report.summary import EncoderFacts, Summary
+from cloze.flows.report.summary import Distillation, EncoderFacts, Summary
 from cloze.flows.report.units import (
     MINUS,
     duration,
@@ -513,3 +513,25 @@ def _mean_and_error(one: Candidate) -> str:
 def _interval(one: Candidate) -> str:
     low, high = one.interval
     return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def student_kept(made: Distillation) -> str:
+    """How much of the teacher's quality the student keeps, with the interval of what is lost."""
+    teacher, student = (100 * system.ndcg for system in made.systems)
+    return (
+        f"keeps {100 * made.kept:.1f} % of the teacher's nDCG@10: {teacher:.1f} → {student:.1f}, "
+        f"{student - teacher:+.1f} [{100 * made.low:+.1f}, {100 * made.high:+.1f}]"
+    )
+
+
+def student_faster(made: Distillation) -> str:
+    """How much faster the student is, by batch."""
+    return ", ".join(
+        f"{times:.1f} × for {batch} tokens" for batch, times in made.times_faster.items()
+    )
+
+
+def student_size(made: Distillation) -> str:
+    """The sizes of both."""
+    teacher, student = made.systems
+    return f"{student.megabytes:.1f} MB, the teacher {teacher.megabytes:.1f} MB (fp32)"

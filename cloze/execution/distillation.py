@@ -1,0 +1,147 @@
+"""`cloze distill`: a smaller encoder that computes nearly what a larger one does.
+
+In:  the encoder to learn from, and a folder of texts, which need no labels.
+Out: NAME.toml, the run's configuration; the run's record, artifacts and report: how much of the
+     teacher's quality the student keeps, how much faster it is, and how large.
+
+The run's name then stands for the student wherever a model is asked for. Repeat an interrupted
+command to resume it; a finished one is not made again.
+"""
+
+import shlex
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+from cyclopts import Parameter
+
+from cloze.answer import Answer
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import located, write_bytes
+from cloze.artifacts.progress import say
+from cloze.execution.run import WithoutPrefect, run
+from cloze.execution.written_configuration import is_written_by
+from cloze.flows.config import RunConfig
+from cloze.flows.workspace import RunRecord, run_artifact
+from cloze.inference.input_texts import ModelName
+from cloze.init.configuration import Name, comment, run_name, sources_table
+from cloze.init.corpus_files import left_out
+from cloze.init.corpus_samples import look
+from cloze.named import DISTILLED, vectors_directory
+from cloze.options import TARGET, Target
+
+CONFIGURATION = """\
+# Two passages make a pair; a part of the text is held out, to compare student and teacher on.
+[pairs]
+kind = "neighbours"
+train_pairs = {pairs}
+
+{sources}
+[distill]
+{distill}"""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Student:
+    """What to make, and on how much text."""
+
+    layers: int = 3
+    """Layers of the student; it begins with as many of the teacher's, evenly spaced."""
+
+    width: int = 0
+    """Width of the student, a multiple of that of the teacher's heads; by default the teacher's."""
+
+    passages: int = 40_000
+    """Most passages to learn on; of a larger folder, so many are drawn."""
+
+    epochs: int = 1
+    """Passes over them."""
+
+    def options(self) -> list[str]:
+        """The same options as command-line arguments."""
+        given = {
+            "--layers": self.layers,
+            "--width": self.width,
+            "--passages": self.passages,
+            "--epochs": self.epochs,
+        }
+        return [word for name, value in given.items() for word in (name, f"{value}") if value]
+
+
+STUDENT = Student()
+
+
+def distill(
+    teacher: ModelName,
+    texts: str,
+    /,
+    *,
+    student: Student = STUDENT,
+    name: Name = "",
+    target: Target = TARGET,
+    without_prefect: WithoutPrefect = False,
+) -> Answer:
+    """Make a smaller encoder of a larger one.
+
+    :param texts: File, folder, glob or URL of texts like those that the student is for.
+    """
+    if student.passages < 16:
+        raise UsageError(f"--passages {student.passages}: expected 16 or more")
+    name = name or f"{run_name(texts)}-student"
+    config = _configuration(teacher, texts, name, student=student, target=target)
+    answer = run(config, target=target, without_prefect=without_prefect)
+    record = RunRecord.model_validate(answer.data)
+    made = run_artifact(target.space(), record.name, stage=DISTILLED).manifest
+    data = {**record.model_dump(mode="json"), "distilled": made.statistics}
+    return Answer(data, f"{answer.text}\n`cloze export {name} …` writes the student", target.json)
+
+
+def _configuration(
+    teacher: str, texts: str, name: str, *, student: Student, target: Target
+) -> Path:
+    """The run's configuration file: the one that this command wrote before, or a new one."""
+    words = ["cloze", "distill", teacher, texts, *student.options()]
+    first_line, config = comment(shlex.join(words)), Path(f"{name}.toml")
+    if is_written_by(config, first_line):
+        return config
+    directory = vectors_directory(teacher, target.space())
+    _check_shapes(directory, student)
+    found = look(texts, left_out(texts, target.space(), str(config)))
+    for file in found.odd:
+        say(f"beside the text: {file}")
+    settings: dict[str, object] = {
+        "teacher": located(directory),
+        "layers": student.layers,
+        "width": student.width,
+        "epochs": student.epochs,
+    }
+    tables = CONFIGURATION.format(
+        pairs=student.passages // 2,
+        sources=sources_table(found, "pairs"),
+        distill=tomli_w.dumps(settings),
+    )
+    text = f"{first_line}\n{tomli_w.dumps({'name': name})}\n{tables}"
+    parse(RunConfig, tomllib.loads(text), source="the new configuration")
+    write_bytes(str(config), text.encode())
+    say(f"{config}: written; for further changes edit it and use `cloze run {config}`")
+    return config
+
+
+def _check_shapes(directory: str, student: Student) -> None:
+    """Refuse a student that cannot be made of this teacher, before anything is written."""
+    from cloze.model.distillation.students import student_shape  # imports torch
+    from cloze.model.distillation.vectors import refuse_fixed_width, vector_modules
+    from cloze.model.inference.load import read_sentence_encoder
+
+    files = read_sentence_encoder(directory)
+    shape = student_shape(files.config, layers=student.layers, width=student.width)
+    if shape.hidden_size != files.config.hidden_size:
+        refuse_fixed_width(vector_modules(files))
+    old, new = files.config, shape
+    say(
+        f"teacher: {old.num_hidden_layers} layers × {old.hidden_size}; student: "
+        f"{new.num_hidden_layers} layers × {new.hidden_size}"
+    )
