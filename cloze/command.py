@@ -54,7 +54,7 @@ COMMANDS = {
     ),
     "distill": (
         "cloze.execution.distillation:distill",
-        "Make a smaller, faster encoder that learns from a larger one on a folder of texts.",
+        "Make a smaller encoder that learns from a larger one on a folder.",
         "cloze distill MODEL ~/documents --layers 3",
     ),
     "run": (

@@ -89,6 +89,8 @@ def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain")
         record = read_record(workspace, name)
         if stage == "pretrain" and (kept := _kept(record)):
             return run_artifact(workspace, name, stage=kept).directory
+        if stage == "finetune" and stage not in record.stages and DISTILLED in record.stages:
+            return run_artifact(workspace, name, stage=DISTILLED).directory
         given = flat(record.config).get("finetune.encoder")
         if stage == "pretrain" and given:  # a run without a corpus, which started from this encoder
             return str(given)

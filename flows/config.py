@@ -260,11 +260,14 @@ class RunConfig(RecordedConfig):
                 "[distill] is a run of its own: leave out the corpus, the tasks and what is made "
                 "for them"
             )
-        if not config.teacher or not (self.pairs and self.pairs.sources):
+        if not config.teacher or bool(self.pairs and self.pairs.sources) == bool(config.texts):
             raise ValueError(
-                "[distill] needs distill.teacher, and [[pairs.sources]] with the texts to learn on"
+                "[distill] needs distill.teacher, and what to learn on: [[pairs.sources]] for "
+                "vectors, or distill.texts for a task"
             )
-        if self.pairs.kind == "signature":
+        if config.task and not config.texts:
+            raise ValueError("distill.task needs distill.texts, rows in the task's format")
+        if self.pairs and self.pairs.kind == "signature":
             raise ValueError('[distill] learns on texts: pairs.kind = "signature" has none')
 
     @model_validator(mode="after")

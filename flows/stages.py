@@ -281,24 +281,33 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
 
 def _distilling(run: RunConfig, config: DistillConfig) -> tuple[Stage, ...]:
     """The stages that make a smaller encoder of the teacher's."""
-    pairs, teacher = _pairs(run), given({"teacher": config.teacher})
+    teacher = given({"teacher": config.teacher})
+    pairs = () if config.texts else (_pairs(run),)
+    texts = {} if config.texts else {"texts": "pairs"}
     lessons = Stage(
-        LessonsStage(seed=run.seed, max_seq_length=config.max_seq_length),
-        inputs={"texts": "pairs"},
+        LessonsStage(
+            seed=run.seed,
+            max_seq_length=config.max_seq_length,
+            task=config.task,
+            texts=config.texts,
+        ),
+        inputs=texts,
         models=teacher,
+        external=given({"rows": ExternalInput(files={"texts": config.texts})}),
     )
     # Which teacher it was is one of the inputs.
     recipe = config.model_copy(update={"teacher": ""})
     distill = Stage(
         DistillStage(seed=run.seed, distill=recipe),
-        inputs={"lessons": "lessons", "texts": "pairs"},
+        inputs={"lessons": "lessons", **texts},
         models=teacher,
+        external=given({"rows": ExternalInput(files={"distill.texts": config.texts})}),
     )
     report = Stage(
         ReportStage(name=run.name, report=run.report),
-        inputs={name: name for name in ("pairs", "lessons", "distill")},
+        inputs={stage.name: stage.name for stage in (*pairs, lessons, distill)},
     )
-    return pairs, lessons, distill, report
+    return (*pairs, lessons, distill, report)
 
 
 def _pairs(run: RunConfig) -> Stage:

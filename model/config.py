@@ -1138,6 +1138,12 @@ class DistillConfig(Config):
     """The encoder to learn from: a run's name, an artifact's directory, or a folder in Hugging
     Face's layout."""
 
+    task: str = ""
+    """The teacher's task, if it was fine-tuned for one; empty: its vectors are learnt."""
+
+    texts: str = ""
+    """Rows without labels to learn the task on, in the format of its training files."""
+
     layers: int = Field(default=3, ge=1, le=1024)
     """Layers of the student, which begins with as many of the teacher's, evenly spaced."""
 
@@ -1163,6 +1169,11 @@ class DistillConfig(Config):
 
     temperature: float = Field(default=0.05, gt=0.0, le=100.0)
     """Cosines are divided by it before the softmax of the ranking loss."""
+
+    hidden: float = Field(default=1.0, ge=0.0, le=1000.0)
+    """Of a task: weight of the error of the states that the head reads, beside that of the logits;
+    each in units of the teacher's variance. A narrower student has other states, and learns logits
+    alone."""
 
     warmup_share: float = Field(default=0.05, ge=0.0, lt=1.0)
     """Share of the steps spent warming up."""
@@ -1271,6 +1282,10 @@ class LessonsStage(StageConfig):
     """The run's seed, by which short spans of the texts are drawn."""
     max_seq_length: int
     """Longer texts are truncated."""
+    task: str = ""
+    """The teacher's task; empty: its vectors."""
+    texts: str = ""
+    """The rows of the task."""
 
 
 class DistillStage(StageConfig):

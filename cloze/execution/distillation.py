@@ -29,8 +29,17 @@ from cloze.inference.input_texts import ModelName
 from cloze.init.configuration import Name, comment, run_name, sources_table
 from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import look
-from cloze.named import DISTILLED, vectors_directory
+from cloze.model.config import EncoderConfig
+from cloze.named import DISTILLED, model_directory, vectors_directory
 from cloze.options import TARGET, Target
+
+TASK = """\
+# Rows without labels, of which one in ten is held out, to compare student and teacher on.
+[distill]
+{distill}
+[distill.optimizer]
+learning_rate = 2e-4
+"""
 
 CONFIGURATION = """\
 # Two passages make a pair; a part of the text is held out, to compare student and teacher on.
@@ -41,6 +50,10 @@ train_pairs = {pairs}
 {sources}
 [distill]
 {distill}"""
+
+
+TASK_EPOCHS = 3
+"""Rows of a task are fewer than passages."""
 
 
 @Parameter(name="*")
@@ -57,8 +70,8 @@ class Student:
     passages: int = 40_000
     """Most passages to learn on; of a larger folder, so many are drawn."""
 
-    epochs: int = 1
-    """Passes over them."""
+    epochs: int = 0
+    """Passes over the texts; by default 1, for a task 3."""
 
     def options(self) -> list[str]:
         """The same options as command-line arguments."""
@@ -79,6 +92,7 @@ def distill(
     texts: str,
     /,
     *,
+    task: str = "",
     student: Student = STUDENT,
     name: Name = "",
     target: Target = TARGET,
@@ -86,43 +100,50 @@ def distill(
 ) -> Answer:
     """Make a smaller encoder of a larger one.
 
-    :param texts: File, folder, glob or URL of texts like those that the student is for.
+    :param texts: File, folder, glob or URL of texts like those that the student is for; for a task
+        a file of rows in the format of its training files, whose labels are ignored.
+    :param task: Make a smaller model of this task, for which the teacher was fine-tuned.
     """
     if student.passages < 16:
         raise UsageError(f"--passages {student.passages}: expected 16 or more")
     name = name or f"{run_name(texts)}-student"
-    config = _configuration(teacher, texts, name, student=student, target=target)
+    config = _configuration(teacher, texts, name, task=task, student=student, target=target)
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
     made = run_artifact(target.space(), record.name, stage=DISTILLED).manifest
     data = {**record.model_dump(mode="json"), "distilled": made.statistics}
-    return Answer(data, f"{answer.text}\n`cloze export {name} …` writes the student", target.json)
+    export = f"cloze export {name} …" + (f" --task {task}" if task else "")
+    return Answer(data, f"{answer.text}\n`{export}` writes the student", target.json)
 
 
 def _configuration(
-    teacher: str, texts: str, name: str, *, student: Student, target: Target
+    teacher: str, texts: str, name: str, *, task: str, student: Student, target: Target
 ) -> Path:
     """The run's configuration file: the one that this command wrote before, or a new one."""
-    words = ["cloze", "distill", teacher, texts, *student.options()]
+    named = ["--task", task] if task else []
+    words = ["cloze", "distill", teacher, texts, *named, *student.options()]
     first_line, config = comment(shlex.join(words)), Path(f"{name}.toml")
     if is_written_by(config, first_line):
         return config
-    directory = vectors_directory(teacher, target.space())
-    _check_shapes(directory, student)
-    found = look(texts, left_out(texts, target.space(), str(config)))
-    for file in found.odd:
-        say(f"beside the text: {file}")
-    settings: dict[str, object] = {
-        "teacher": located(directory),
-        "layers": student.layers,
-        "width": student.width,
-        "epochs": student.epochs,
-    }
-    tables = CONFIGURATION.format(
-        pairs=student.passages // 2,
-        sources=sources_table(found, "pairs"),
-        distill=tomli_w.dumps(settings),
-    )
+    settings: dict[str, object] = {"layers": student.layers, "width": student.width}
+    if task:
+        directory = model_directory(teacher, target.space(), stage="finetune")
+        _check_task(directory, task, texts, student)
+        settings |= {"teacher": located(directory), "task": task, "texts": located(texts)}
+        settings["epochs"] = student.epochs or TASK_EPOCHS
+        tables = TASK.format(distill=tomli_w.dumps(settings))
+    else:
+        directory = vectors_directory(teacher, target.space())
+        _check_shapes(directory, student)
+        found = look(texts, left_out(texts, target.space(), str(config)))
+        for file in found.odd:
+            say(f"beside the text: {file}")
+        settings |= {"teacher": located(directory), "epochs": student.epochs or 1}
+        tables = CONFIGURATION.format(
+            pairs=student.passages // 2,
+            sources=sources_table(found, "pairs"),
+            distill=tomli_w.dumps(settings),
+        )
     text = f"{first_line}\n{tomli_w.dumps({'name': name})}\n{tables}"
     parse(RunConfig, tomllib.loads(text), source="the new configuration")
     write_bytes(str(config), text.encode())
@@ -133,15 +154,30 @@ def _configuration(
 def _check_shapes(directory: str, student: Student) -> None:
     """Refuse a student that cannot be made of this teacher, before anything is written."""
     from cloze.model.distillation.students import student_shape  # imports torch
-    from cloze.model.distillation.vectors import refuse_fixed_width, vector_modules
-    from cloze.model.inference.load import read_sentence_encoder
+    from cloze.model.distillation.vectors import (
+        read_vector_teacher,
+        refuse_fixed_width,
+        vector_modules,
+    )
 
-    files = read_sentence_encoder(directory)
+    files = read_vector_teacher(directory)
     shape = student_shape(files.config, layers=student.layers, width=student.width)
     if shape.hidden_size != files.config.hidden_size:
         refuse_fixed_width(vector_modules(files))
-    old, new = files.config, shape
-    say(
-        f"teacher: {old.num_hidden_layers} layers × {old.hidden_size}; student: "
-        f"{new.num_hidden_layers} layers × {new.hidden_size}"
-    )
+    _say_shapes(files.config, shape)
+
+
+def _check_task(directory: str, task: str, texts: str, student: Student) -> None:
+    """The same for a task, with its rows."""
+    from cloze.model.distillation.students import student_shape  # imports torch
+    from cloze.model.distillation.tasks import read_rows, read_teacher
+
+    teacher = read_teacher(directory, task)
+    read_rows(teacher, texts)
+    config = teacher.model.encoder.config
+    _say_shapes(config, student_shape(config, layers=student.layers, width=student.width))
+
+
+def _say_shapes(teacher: EncoderConfig, student: EncoderConfig) -> None:
+    old, new = (f"{one.num_hidden_layers} layers × {one.hidden_size}" for one in (teacher, student))
+    say(f"teacher: {old}; student: {new}")

@@ -171,15 +171,20 @@ def collect_distillation(made: Manifest | None) -> Distillation | None:
             name=name,
             **facts[name],
             megabytes=FP32_BYTES * facts[name]["parameters"] / 1e6,
-            ndcg=quality[name],
+            score=quality.get(name),
             milliseconds={batch: both[name] for batch, both in times.items()},
         )
         for name in ("teacher", "student")
     )
     return Distillation(
         systems=systems,
+        task=facts.get("task", ""),
+        metric=quality.get("metric", ""),
+        texts=quality["texts"],
+        kept=quality["kept"],
+        low=quality.get("low"),
+        high=quality.get("high"),
         times_faster={batch: both["teacher"] / both["student"] for batch, both in times.items()},
-        **{name: quality[name] for name in ("pairs", "kept", "low", "high")},
     )
 
 

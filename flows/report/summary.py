@@ -227,8 +227,8 @@ class DistilledSystem(Result):
     parameters: int
     megabytes: float
     """Of its weights in fp32."""
-    ndcg: float
-    """nDCG@10 of a held-out text's neighbour."""
+    score: float | None = None
+    """`Distillation.metric` on held-out texts; None without labels."""
     milliseconds: dict[str, float] = Field(default_factory=dict)
     """By batch."""
 
@@ -238,13 +238,18 @@ class Distillation(Result):
 
     systems: tuple[DistilledSystem, ...]
     """The teacher, then the student."""
-    pairs: int
-    """Held-out pairs that both were asked for."""
+    task: str = ""
+    """The task that was learnt; empty: vectors."""
+    metric: str = ""
+    """Of the scores."""
+    texts: int
+    """Held-out texts that both were asked for."""
     kept: float
-    """Share of the teacher's nDCG@10."""
-    low: float
-    high: float
-    """Bounds of the interval of the difference, 95 %."""
+    """Vectors: share of the teacher's score. Labels: share of equal predictions. Numbers: one minus
+    the squared error in units of the teacher's variance."""
+    low: float | None = None
+    high: float | None = None
+    """Bounds of the interval of the scores' difference, 95 %, of vectors."""
     times_faster: dict[str, float] = Field(default_factory=dict)
     """By batch."""
 

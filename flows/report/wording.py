@@ -517,11 +517,13 @@ def _interval(one: Candidate) -> str:
 
 def student_kept(made: Distillation) -> str:
     """How much of the teacher's quality the student keeps, with the interval of what is lost."""
-    teacher, student = (100 * system.ndcg for system in made.systems)
-    return (
-        f"keeps {100 * made.kept:.1f} % of the teacher's nDCG@10: {teacher:.1f} → {student:.1f}, "
-        f"{student - teacher:+.1f} [{100 * made.low:+.1f}, {100 * made.high:+.1f}]"
-    )
+    scores = [100 * system.score for system in made.systems if system.score is not None]
+    shown = f"{made.metric} {scores[0]:.1f} → {scores[1]:.1f}" if len(scores) == 2 else ""
+    if made.low is not None and made.high is not None:
+        loss = f"{scores[1] - scores[0]:+.1f} [{100 * made.low:+.1f}, {100 * made.high:+.1f}]"
+        return f"keeps {100 * made.kept:.1f} % of the teacher's {shown}, {loss}"
+    alike = f"answers like the teacher: {100 * made.kept:.1f} % on {made.texts:,} held-out texts"
+    return f"{alike}; {shown}" if shown else alike
 
 
 def student_faster(made: Distillation) -> str:

@@ -1,8 +1,10 @@
-"""The stage teacher + texts → lessons: texts as ids, with the teacher's vector of each.
+"""The stage teacher + texts → lessons: what the teacher computes of every text.
 
-In:  an encoder, and the training pairs of a `pairs` artifact, whose texts are taken one by one.
-Out: lessons-NNNNN.safetensors, of `TEXTS_AT_ONCE` texts each: `ids` and `offsets` of [CLS] text
-     [SEP], `vectors` of length 1, float16.
+In:  an encoder, and the training pairs of a `pairs` artifact, whose texts are taken one by one; or
+     the model of a task, and a file of rows.
+Out: lessons-NNNNN.safetensors, of `TEXTS_AT_ONCE` texts each. Of an encoder: `ids` and `offsets` of
+     [CLS] text [SEP], `vectors` of length 1, float16. Of a task: `logits`, and `reads`, the states
+     that the head reads, float16.
 
 What people search by is short, so each text is followed by a span of a few of its words. The
 teacher is asked once: a student of another size, or trained otherwise, learns from the same
@@ -26,9 +28,20 @@ from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, finished_file, open_artifact, put_bytes
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.config import LessonsStage, TrainingMachine
-from cloze.model.distillation.vectors import VectorModel, vector_modules
+from cloze.model.distillation.tasks import (
+    answers_of,
+    parts_of,
+    read_rows,
+    read_teacher,
+    rows_as_problem,
+)
+from cloze.model.distillation.vectors import (
+    VectorModel,
+    read_vector_teacher,
+    vector_modules,
+)
 from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
-from cloze.model.inference.load import read_sentence_encoder
+from cloze.model.inference.task_file import SPLIT
 from cloze.model.tasks.features import (
     Ragged,
     Sequences,
@@ -60,39 +73,75 @@ def make_lessons(table: StageTable, engine_options: list[str]) -> Artifact:
     """Run the stage."""
     stage = parse(LessonsStage, table.config, source="stage table")
     machine = parse(TrainingMachine, table.machine, source="stage table, machine")
+    threads = threads_per_rank(machine)
+    world = start_world(machine, threads=threads)
+    with patient_threads(threads):
+        make = _answers if stage.texts else _vectors
+        return make(table, stage, world.device)
+
+
+def _answers(table: StageTable, stage: LessonsStage, device: torch.device) -> Artifact:
+    """What the model of a task answers to the rows that are learnt."""
+    teacher = read_teacher(table.input_path("teacher"), stage.task)
+    rows, _ = parts_of(read_rows(teacher, stage.texts), stage.seed)
+    problem = rows_as_problem(teacher, rows)
+    model = teacher.model.to(device)
+    model.encoder.pack()
+    sequences = np.arange(len(problem.sequences[SPLIT]))
+    progress = Progress("lessons", len(sequences), unit="texts")
+    entries = []
+    for number, first in enumerate(range(0, len(sequences), TEXTS_AT_ONCE)):
+        chosen = sequences[first : first + TEXTS_AT_ONCE]
+        name = f"lessons-{number:05}.safetensors"
+        entry = finished_file(table.output, name)
+        if entry is None:
+            logits, reads = answers_of(model, problem, chosen)
+            arrays = {"logits": torch.from_numpy(logits), "reads": torch.from_numpy(reads)}
+            entry = put_bytes(table.output, save(arrays), name=name, rows=len(chosen))
+        entries.append(entry)
+        progress.advance(len(chosen))
+    statistics = {"rows": len(rows), "texts": len(sequences)}
+    return commit(table, entries, statistics=statistics)
+
+
+def read_answers(lessons: Artifact) -> tuple[Tensor, Tensor]:
+    """Logits and states of all rows that are learnt, in their order."""
+    files = [load(lessons.read_bytes(name)) for name in _names(lessons)]
+    return torch.cat([one["logits"] for one in files]), torch.cat([one["reads"] for one in files])
+
+
+def _vectors(table: StageTable, stage: LessonsStage, device: torch.device) -> Artifact:
+    """The vectors of texts and of spans of them."""
     texts = training_texts(open_artifact(table.input_path("texts")))
-    teacher = read_sentence_encoder(table.input_path("teacher"))
+    teacher = read_vector_teacher(table.input_path("teacher"))
     modules, tokenizer = vector_modules(teacher), teacher.tokenizer
     longest = min(stage.max_seq_length, modules.max_seq_length)
     prompts = modules.prompt(DOCUMENT), modules.prompt(QUERY)
-    threads = threads_per_rank(machine)
-    world = start_world(machine, threads=threads)
     entries, tokens, truncated, unknown = [], 0, 0, 0
-    with patient_threads(threads):
-        model = VectorModel(teacher.encoder(pretrained=True, seed=0), modules)
-        model.to(world.device).eval()
-        model.encoder.pack()
-        progress = Progress("lessons", 2 * len(texts), unit="texts")
-        for number, first in enumerate(range(0, len(texts), TEXTS_AT_ONCE)):
-            chosen = texts[first : first + TEXTS_AT_ONCE]
-            asked = [
-                modules.text(well_formed(text), prompt)
-                for whole in chosen
-                for text, prompt in zip((whole, span_of(whole, stage.seed)), prompts, strict=True)
-            ]
-            sequences = encode(tokenizer, asked, max_seq_length=longest)
-            tokens += len(sequences.input_ids.values)
-            truncated += sequences.truncated
-            unknown += int(np.count_nonzero(sequences.input_ids.values == tokenizer.unk_id))
-            if not first:
-                refuse_another_language(sequences, tokenizer)
-            name = f"lessons-{number:05}.safetensors"
-            entry = finished_file(table.output, name)
-            if entry is None:
-                content = lesson_bytes(sequences, vectors_of(model, sequences))
-                entry = put_bytes(table.output, content, name=name, rows=len(asked))
-            entries.append(entry)
-            progress.advance(len(asked))
+    model = VectorModel(teacher.encoder(pretrained=True, seed=0), modules)
+    model.to(device).eval()
+    model.encoder.pack()
+    progress = Progress("lessons", 2 * len(texts), unit="texts")
+    for number, first in enumerate(range(0, len(texts), TEXTS_AT_ONCE)):
+        chosen = texts[first : first + TEXTS_AT_ONCE]
+        asked = [
+            modules.text(well_formed(text), prompt)
+            for whole in chosen
+            for text, prompt in zip((whole, span_of(whole, stage.seed)), prompts, strict=True)
+        ]
+        sequences = encode(tokenizer, asked, max_seq_length=longest)
+        tokens += len(sequences.input_ids.values)
+        truncated += sequences.truncated
+        unknown += int(np.count_nonzero(sequences.input_ids.values == tokenizer.unk_id))
+        if not first:
+            refuse_another_language(sequences, tokenizer)
+        name = f"lessons-{number:05}.safetensors"
+        entry = finished_file(table.output, name)
+        if entry is None:
+            content = lesson_bytes(sequences, vectors_of(model, sequences))
+            entry = put_bytes(table.output, content, name=name, rows=len(asked))
+        entries.append(entry)
+        progress.advance(len(asked))
     if truncated:
         say(f"lessons: {truncated:,} texts of more than {longest} tokens were truncated")
     statistics = {

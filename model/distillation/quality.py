@@ -8,21 +8,29 @@ import time
 from collections.abc import Mapping
 from statistics import median
 
+import numpy as np
 import torch
 from pydantic import JsonValue
 
 from cloze.artifacts.store import Artifact
 from cloze.model.data.batch import Example, pack_sequences
+from cloze.model.distillation.tasks import Teacher, answers_of, rows_as_problem
+from cloze.model.encoder.models import Encoder, TaskModel
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.inference.load import model_of
+from cloze.model.inference.task_file import SPLIT
 from cloze.model.retrieval.candidates import QuestionSet, search_quality
-from cloze.model.retrieval.ranking_metrics import interval
+from cloze.model.retrieval.ranking_metrics import HEADLINE, interval
 from cloze.model.tasks.files.table_files import read_table
-from cloze.model.tasks.files.task_table import Wanted
+from cloze.model.tasks.files.task_table import TaskTable, Wanted
+from cloze.model.tasks.problems import load_problem
 from cloze.model.tasks.ranking import RankingTexts
 
 BATCHES = ((1, 16), (32, 64))
 """Texts, and tokens of each: a question somebody types, and passages that are indexed."""
+
+NUMBERS = ("regression", "reranking")
+"""Families whose predictions are numbers."""
 
 ROUNDS = 9
 """Of each model in turn, so that what else the machine does slows down both."""
@@ -41,7 +49,8 @@ def neighbours_found(
     )
     difference = interval(new_Q - old_Q)
     return {
-        "pairs": len(old_Q),
+        "texts": len(old_Q),
+        "metric": HEADLINE,
         "teacher": float(old_Q.mean()),
         "student": float(new_Q.mean()),
         "kept": float(new_Q.mean() / max(old_Q.mean(), 1e-9)),
@@ -50,21 +59,41 @@ def neighbours_found(
     }
 
 
+def answers_kept(teacher: Teacher, student: TaskModel, held_out: TaskTable) -> dict[str, JsonValue]:
+    """How often both predict the same for rows that were not learnt; scores if these are labelled.
+
+    For numbers, which are never the same, one minus the error in units of the teacher's variance.
+    """
+    problem = rows_as_problem(teacher, held_out)
+    every = np.arange(len(problem.sequences[SPLIT]))
+    old, new = (answers_of(model.cpu(), problem, every)[0] for model in (teacher.model, student))
+    predicted = [problem.predictions(SPLIT, logits) for logits in (old, new)]
+    if teacher.saved.task.kind in NUMBERS:
+        kept = 1.0 - float(np.mean((new - old) ** 2) / max(float(old.var()), 1e-9))
+    else:
+        kept = float(np.mean([ours == theirs for theirs, ours in zip(*predicted, strict=True)]))
+    found: dict[str, JsonValue] = {"texts": len(held_out), "kept": kept}
+    labelled = load_problem(teacher.saved.task, None, {SPLIT: held_out})
+    if labelled.labelled(SPLIT):
+        found["metric"] = labelled.headline
+        for name, one in zip(("teacher", "student"), predicted, strict=True):
+            found[name] = labelled.score(SPLIT, one)[labelled.headline]
+    return found
+
+
 @torch.inference_mode()
-def milliseconds(models: Mapping[str, EncoderFiles]) -> dict[str, JsonValue]:
+def milliseconds(encoders: Mapping[str, Encoder]) -> dict[str, JsonValue]:
     """By batch, the median time of each encoder in fp32 on this machine's processor."""
-    loaded = {
-        name: model_of(files, device="cpu", precision="fp32").module.encoder
-        for name, files in models.items()
-    }
-    positions = min(files.config.max_position_embeddings for files in models.values())
+    for encoder in encoders.values():
+        encoder.cpu().eval().pack()
+    positions = min(encoder.config.max_position_embeddings for encoder in encoders.values())
     found: dict[str, JsonValue] = {}
     for texts, tokens in BATCHES:
         # Any id: the time of a text does not depend on its words.
         batch = pack_sequences([Example([1] * min(tokens, positions))] * texts)
-        times: dict[str, list[float]] = {name: [] for name in loaded}
+        times: dict[str, list[float]] = {name: [] for name in encoders}
         for _ in range(ROUNDS):
-            for name, encoder in loaded.items():
+            for name, encoder in encoders.items():
                 began = time.perf_counter()
                 encoder(batch)
                 times[name].append(1000 * (time.perf_counter() - began))

@@ -122,7 +122,8 @@ def _basis(teacher: Mapping[str, Tensor], width: int) -> Tensor:
     moments_HH = words_VH.T @ words_VH
     # In rising order of the eigenvalues.
     _, vectors_HH = torch.linalg.eigh(moments_HH)
-    return vectors_HH[:, -width:].float()
+    basis_HW: Tensor = vectors_HH[:, -width:].float()
+    return basis_HW
 
 
 def _kept_units(
@@ -135,7 +136,8 @@ def _kept_units(
     of_layer = f"{LAYERS}{layer}."
 
     def norms(name: str) -> Tensor:
-        return parameters[of_layer + name].float().norm(dim=0)
+        found: Tensor = torch.linalg.vector_norm(parameters[of_layer + name].float(), dim=0)
+        return found
 
     heads, size = shape.num_attention_heads, shape.hidden_size // shape.num_attention_heads
     values = norms("attention.value_weight") * norms("attention.output_weight")

@@ -76,18 +76,24 @@ def export_task(
     artifact = open_artifact(location)
     source = saved_source(artifact_source(artifact), task)
     model, saved, tokenizer = read_model(source)
-    trials = Trials.model_validate(artifact.read_json("trials.json")).trials
     files = {name: Path(source.path(name)).read_bytes() for name in source.names}
     longest = min(saved.task.max_seq_length, model.encoder.config.max_position_embeddings)
     # Longer inputs than in training would be new to the model, though it may have positions for
     # them.
     files |= _tokenizer_files(tokenizer, model.encoder.config, longest=longest)
+    names = {entry.name for entry in artifact.manifest.files}
+    trial = _kept_trial(artifact, saved) if "trials.json" in names else None
+    card = task_card(saved, model, trial, artifact.manifest).encode()
+    return _write_folder({**files, CARD: card}, directory, is_all=is_all)
+
+
+def _kept_trial(artifact: Artifact, saved: SavedTask) -> Trial:
+    """The trial whose model was saved."""
+    trials = Trials.model_validate(artifact.read_json("trials.json")).trials
     wanted = (saved.task.name, "pretrained", "")
     candidates = [trial for trial in trials if (trial.task, trial.system, trial.point) == wanted]
     # The same choice as in fine-tuning, which saved the model of the trial with the highest merit.
-    kept = max(candidates, key=lambda trial: trial.merit)
-    card = task_card(saved, model, kept, artifact.manifest).encode()
-    return _write_folder({**files, CARD: card}, directory, is_all=is_all)
+    return max(candidates, key=lambda trial: trial.merit)
 
 
 def import_encoder(location: str | Path, store: Store) -> Artifact:
@@ -121,8 +127,8 @@ def import_encoder(location: str | Path, store: Store) -> Artifact:
     )
 
 
-def contents(files: EncoderFiles) -> dict[str, bytes]:
-    """The exported files, by name."""
+def contents(files: EncoderFiles, *, made: str = "") -> dict[str, bytes]:
+    """The exported files, by name; `made`: how, for the card of new weights."""
     tensors = {name: tensor.contiguous() for name, tensor in files.tensors.items()}
     config: dict[str, JsonValue] = {
         **hugging_face_config(files.config, files.tokenizer.size, objective=files.objective),
@@ -137,7 +143,9 @@ def contents(files: EncoderFiles) -> dict[str, bytes]:
             files.tokenizer, files.config, longest=files.config.max_position_embeddings
         ),
         **(files.modules.files(width=files.config.hidden_size) if files.modules else {}),
-        CARD: (files.card if is_ours(files.card) else model_card(files)).encode(),
+        CARD: (
+            files.card if is_ours(files.card) and not made else model_card(files, made=made)
+        ).encode(),
     }
 
 
@@ -198,15 +206,15 @@ def is_ours(card: str | None) -> TypeGuard[str]:
     return card is not None and card.startswith("---\n") and TAG in card.split("---\n")[1]
 
 
-def model_card(files: EncoderFiles) -> str:
-    """The card of an encoder that was pre-trained here, or imported."""
+def model_card(files: EncoderFiles, *, made: str = "") -> str:
+    """The card of an encoder that was pre-trained here, imported, or `made` in another way."""
     config, modules = files.config, files.modules
     family = FAMILIES[config.family]
     sections = [
         _header("sentence-similarity" if modules else "fill-mask", family, licence=files.licence),
         f"# {family} encoder, {config.num_hidden_layers} layers × {config.hidden_size}\n\n"
         f"A bidirectional transformer encoder ({SOURCES[family]}), "
-        f"{'imported into' if files.card or modules else 'pre-trained with'} Cloze.",
+        f"{made or ('imported into' if files.card or modules else 'pre-trained with')} Cloze.",
         _table(
             "Architecture",
             [
@@ -230,33 +238,45 @@ def model_card(files: EncoderFiles) -> str:
 
 
 def task_card(
-    saved: SavedTask, model: TaskModel | SentenceModel, trial: Trial, manifest: Manifest
+    saved: SavedTask, model: TaskModel | SentenceModel, trial: Trial | None, manifest: Manifest
 ) -> str:
-    """The card of a fine-tuned model, whose weights are those of `trial`."""
+    """The card of a fine-tuned model, whose weights are those of `trial`; None: of a student."""
     task, encoder = saved.task, model.encoder.config
     family = FAMILIES[encoder.family]
     recipe: list[tuple[str, object]] = [
         ("labels", ", ".join(task.labels) or "none"),
         ("longest input", f"{task.max_seq_length} tokens"),
-        ("batch", trial.batch_size),
-        ("peak rate", f"{trial.learning_rate:g}"),
-        ("steps", f"{trial.steps:,}"),
-        ("epoch", f"{trial.chosen_epoch} of {task.epochs}"),
-        ("seed", trial.seed),
     ]
-    scores = [
-        (f"{split} {metric}", f"{value:.4f}")
-        for split, values in {"dev": trial.dev, "test": trial.test, **trial.more}.items()
-        for metric, value in values.items()
-    ]
+    how, scores = "distilled from a larger model", []
+    note = "Scores are on rows that it has not learnt; its teacher may have been trained on them."
+    if trial:
+        how = "fine-tuned"
+        note = (
+            "The best of its seeds on dev, so these figures flatter it; the report has all seeds."
+        )
+        recipe += [
+            ("batch", trial.batch_size),
+            ("peak rate", f"{trial.learning_rate:g}"),
+            ("steps", f"{trial.steps:,}"),
+            ("epoch", f"{trial.chosen_epoch} of {task.epochs}"),
+            ("seed", trial.seed),
+        ]
+        scores = [
+            (f"{split} {metric}", f"{value:.4f}")
+            for split, values in {"dev": trial.dev, "test": trial.test, **trial.more}.items()
+            for metric, value in values.items()
+        ]
+    else:
+        quality = manifest.statistics["quality"]
+        scores = [(name, f"{value}") for name, value in quality.items()]
     return _joined(
         [
             _header(saved.pipeline, family, licence=saved.licence),
             f"# {task.name}\n\nA {family} encoder of {encoder.num_hidden_layers} layers × "
-            f"{encoder.hidden_size}, fine-tuned with Cloze ({task.kind.replace('_', ' ')}).",
+            f"{encoder.hidden_size}, {how} with Cloze ({task.kind.replace('_', ' ')}).",
             _table("Training", recipe),
             _table("Scores", scores),
-            "The best of its seeds on dev, so these figures flatter it; the report has all seeds.",
+            note,
             _origin(manifest),
             _transformers_use(
                 saved.architecture(encoder.family), encoder, bilstm=model.bilstm is not None

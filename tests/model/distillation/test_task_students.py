@@ -1,0 +1,130 @@
+"""Students of every task family."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact, commit
+from cloze.flows.config import MachineConfig, RunConfig
+from cloze.flows.plan import Plan
+from cloze.model.config import TaskConfig
+from cloze.model.distillation.distill import make_student
+from cloze.model.distillation.lessons import make_lessons
+from cloze.model.distillation.tasks import read_rows, read_teacher
+from cloze.model.encoder.models import Encoder, TaskModel
+from cloze.model.hugging_face.model_files import EncoderFiles, save_model
+from cloze.model.inference.export import export_task
+from cloze.model.inference.predict import load_predictor
+from cloze.model.tasks.problems import load_problem, load_tables
+from cloze.model.training.checkpoints import FaultHook, no_fault
+from tests.model.finetune.test_families_on_cuda import ROWS
+from tests.model.task_builders import LETTERS, TINY, TOKENIZER, stage_table, write_lines
+
+DEEP = TINY.model_copy(update={"num_hidden_layers": 3})
+FAMILIES = [kind for kind in ROWS if kind != "retrieval"]
+FAST = {"learning_rate": 3e-3}
+
+
+def write_teacher(folder: Path, kind: str) -> Artifact:
+    """A model of the task with random weights, large enough to answer differently."""
+    # Rows of one query would be one list to rank; each needs other passages beside its own.
+    own = {"negatives": ["int", "value of name"]} if kind == "reranking" else {}
+    copies = [
+        row | ({"query": f"{row['query']} {letter}"} if own else {}) | own
+        for letter in LETTERS
+        for row in ROWS[kind]
+    ]
+    rows = write_lines(folder / "rows.jsonl", copies[:40])
+    task = TaskConfig(name="mine", kind=kind, train=rows, dev=rows, max_seq_length=32)
+    problem = load_problem(task, TOKENIZER, load_tables(task))
+    torch.manual_seed(1)
+    model = TaskModel(
+        Encoder(DEEP, TOKENIZER.size), outputs=problem.outputs, head_dropout=problem.head_dropout
+    )
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data *= 8
+    files = EncoderFiles(config=DEEP, tokenizer=TOKENIZER, parameters={}, card="")
+    output = folder / "teacher"
+    entries = save_model(str(output), problem, problem.calibrated(None), model.state_dict(), files)
+    return commit(stage_table("finetune", output), entries)
+
+
+def student_of(folder: Path, *, fault: FaultHook = no_fault, **own: Any) -> Artifact:
+    """The student of the teacher in `folder`, made in this process."""
+    settings = {"layers": 1, "epochs": 10, "batch_size": 8, "precision": "fp32", "optimizer": FAST}
+    teacher = {"teacher": str(folder / "teacher"), "task": "mine"}
+    table = {**settings, **teacher, "texts": str(folder / "rows.jsonl"), **own}
+    run = RunConfig.model_validate({"name": "student", "distill": table})
+    training = {"checkpoint_every": 2, "threads": 1, "device": "cpu"}
+    machine = MachineConfig.model_validate(
+        {"workspace": str(folder / "runs"), "training": training}
+    )
+    plan = Plan(run, machine)
+    if "lessons" not in plan.finished:
+        plan.finish("lessons", make_lessons(plan.table(plan.stages["lessons"]), []))
+    return make_student(plan.table(plan.stages["distill"]), [], fault=fault)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_student_of_every_family_learns_its_teachers_logits_and_states(
+    tmp_path: Path, kind: str
+) -> None:
+    write_teacher(tmp_path, kind)
+    student = student_of(tmp_path)
+    first, *_, last = json.loads(student.read_bytes("curve.json"))
+    assert last["logits"] < first["logits"] / 2 and last["hidden"] < first["hidden"]
+    statistics = student.manifest.statistics
+    assert (statistics["teacher"]["layers"], statistics["student"]["layers"]) == (3, 1)
+    assert statistics["quality"]["texts"] == 4
+    assert "student" in statistics["quality"]  # the rows are labelled, so both are scored
+    if kind not in ("reranking",):
+        rows = [
+            {k: v for k, v in row.items() if k not in ("label", "tags", "answers")}
+            for row in ROWS[kind]
+        ]
+        assert len(load_predictor(student.directory).predict(rows)) == 2
+    export_task(student.directory, tmp_path / "out", task="mine")
+    assert "distilled from a larger model" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_narrower_student_learns_the_logits_alone(tmp_path: Path) -> None:
+    write_teacher(tmp_path, "classification")
+    student = student_of(tmp_path, width=8)
+    assert student.manifest.statistics["student"]["hidden_size"] == 8
+    *_, last = json.loads(student.read_bytes("curve.json"))
+    assert last["hidden"] == 0.0
+
+
+class Stopped(Exception):
+    """As if the process had been killed."""
+
+
+def test_an_interrupted_task_student_goes_on_exactly(tmp_path: Path) -> None:
+    def stop(site: str, step: int) -> None:
+        if site == "checkpoint.after_commit" and step == 4:
+            raise Stopped
+
+    write_teacher(tmp_path, "classification")
+    with pytest.raises(Stopped):
+        student_of(tmp_path, epochs=2, fault=stop)
+    again = student_of(tmp_path, epochs=2)
+    (tmp_path / "runs").rename(tmp_path / "interrupted")
+    assert student_of(tmp_path, epochs=2).digest == again.digest
+
+
+def test_what_is_no_teacher_of_the_task_or_no_file_of_its_rows_is_refused(tmp_path: Path) -> None:
+    artifact = write_teacher(tmp_path, "classification")
+    teacher = read_teacher(artifact.directory, "mine")
+    other = write_lines(tmp_path / "other.jsonl", [{"words": ["a"]}] * 40)
+    with pytest.raises(UsageError, match="text_a"):
+        read_rows(teacher, other)
+    few = write_lines(tmp_path / "few.jsonl", [{"text_a": "the list"}] * 3)
+    with pytest.raises(UsageError, match="3 rows; expected 32 or more"):
+        read_rows(teacher, few)
+    with pytest.raises(UsageError, match="no model of task 'another', it has mine"):
+        read_teacher(artifact.directory, "another")
