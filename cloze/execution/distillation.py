@@ -36,10 +36,7 @@ from cloze.options import TARGET, Target
 TASK = """\
 # Rows without labels, of which one in ten is held out, to compare student and teacher on.
 [distill]
-{distill}
-[distill.optimizer]
-learning_rate = 2e-4
-"""
+{distill}"""
 
 CONFIGURATION = """\
 # Two passages make a pair; a part of the text is held out, to compare student and teacher on.

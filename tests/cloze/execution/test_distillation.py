@@ -96,7 +96,9 @@ def test_the_same_command_finds_its_own_configuration_and_another_is_refused(
 def test_a_distilling_run_does_nothing_else(cloze: Cloze, begun: Path) -> None:
     tables = '[distill]\nteacher = "teacher"\n'
     (begun / "none.toml").write_text(f'name = "none"\n{tables}')
-    assert "[distill] needs distill.teacher, and what to learn on" in cloze("plan", "none.toml").stderr
+    assert (
+        "[distill] needs distill.teacher, and what to learn on" in cloze("plan", "none.toml").stderr
+    )
     corpus = '[[corpus.sources]]\nreader = "text"\npath = "texts"\n'
     (begun / "both.toml").write_text(f'name = "both"\n{corpus}{tables}')
     assert "[distill] is a run of its own" in cloze("plan", "both.toml").stderr
