@@ -1,14 +1,17 @@
 """Near-duplicate detection: precision, recall and speed of the stage `dedup`.
 
     python benchmarks/preparing/near_duplicate_recall.py --corpus corpus.txt --megabytes 10 \
-        --output benchmarks/results/near_duplicates.json
+        --datatrove PYTHON --rensa PYTHON --output benchmarks/results/near_duplicates.json
 
-In:  a file in Google's format (benchmarks/corpus.py makes one).
+In:  a file in Google's format (benchmarks/corpus.py makes one); the interpreters of environments
+     with other tools (benchmarks/peers/near_duplicates.py).
 Out: figures of the stage with its defaults, run as a program on one core over these documents and
      edited copies of some. Precision: the share of dropped documents whose Jaccard similarity to
      the document kept instead reaches the threshold. Recall: the share of pairs above the threshold
      of which at most one is kept, for the planted copies and for all other pairs. Speed: MB of text
-     per second of processor time, including start-up.
+     per second of processor time, including start-up. The same of other tools on the same
+     documents in the same run, with their precision against any document that they keep; their
+     speed also without imports, as ours is then.
 
 The ground truth does not use the stage's code: shingles are built in plain Python, and the join is
 exhaustive. Two sets of n and m elements whose Jaccard similarity reaches t share an element among
@@ -22,7 +25,8 @@ import re
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.corpus import blocks
 from benchmarks.corpus import documents as documents_of
-from benchmarks.measuring import Arguments, machine, measure, write_result, write_table
+from benchmarks.measuring import Arguments, Figures, machine, measure, write_result, write_table
 from cloze.artifacts.store import open_artifact
 from cloze.pipeline.config.settings import CorpusConfig, NearDuplicatesConfig
 
@@ -49,13 +53,20 @@ WORD = re.compile("[0-9a-z\x80-\u1fff\u2070-\U0010ffff]+")
 """ASCII letters, digits and all non-ASCII characters except U+2000 to U+206F."""
 
 
+PEERS = ("datatrove", "rensa", "text_dedup", "data_juicer")
+PEER = Path(__file__).resolve().parents[1] / "peers" / "near_duplicates.py"
+
+
+IMPORTS = [sys.executable, "-c", "import cloze.pipeline.dedup"]
+
+
 def with_copies(path: str, megabytes: float) -> tuple[list[str], list[Pair]]:
     """The first documents of a file, followed by edited copies; and the pairs of both."""
     rng = random.Random(1)
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(int(megabytes * 1e6))
     documents = [" ".join(document.split()) for document in text.split("\n\n")]
-    documents = [document for document in documents if document]
+    documents = list(dict.fromkeys(document for document in documents if document))
     words = text[:1_000_000].split()
     planted: list[Pair] = []
     for number in rng.sample(range(len(documents)), len(documents) // PLANTED):
@@ -65,8 +76,11 @@ def with_copies(path: str, megabytes: float) -> tuple[list[str], list[Pair]]:
             # Words of the corpus, in proportion to their frequency: a copy's new shingles are as
             # common as any.
             copy[place] = rng.choice(words)
-        planted.append((number, len(documents)))
-        documents.append(" ".join(copy))
+        edited = " ".join(copy)
+        # exact copies are not what is asked
+        if edited != documents[number]:
+            planted.append((number, len(documents)))
+            documents.append(edited)
     return documents, planted
 
 
@@ -103,11 +117,36 @@ def pairs_above(sets: list[frozenset[int]], threshold: float) -> Iterator[Pair]:
             holders[value].append(number)
 
 
-def measured(documents: list[str], planted: list[Pair], folder: Path) -> dict[str, float]:
+@dataclass(frozen=True)
+class Truth:
+    """What is to be found: the pairs of different documents above the threshold."""
+
+    pairs: frozenset[Pair]
+    planted: frozenset[Pair]
+    """Those of a document and its edited copy."""
+
+    def recalls(self, dropped: Set[int]) -> Figures:
+        """The shares of pairs of which at most one document is kept."""
+        found: Figures = {}
+        of_planted = self.pairs & self.planted
+        for name, pairs in (("planted", of_planted), ("other", self.pairs - of_planted)):
+            caught = sum(not dropped.isdisjoint(pair) for pair in pairs)
+            found[f"{name}_pairs"] = len(pairs)
+            found[f"{name}_recall"] = caught / max(len(pairs), 1)
+        return found
+
+    def precision(self, dropped: Set[int]) -> float:
+        """The share of dropped documents that reach the threshold with one that is kept."""
+        like_kept = {one for pair in self.pairs for one in pair if not dropped >= set(pair)}
+        return len(dropped & like_kept) / max(len(dropped), 1)
+
+
+def measured(documents: list[str], planted: list[Pair], folder: Path) -> tuple[Figures, Truth]:
     """Run the stage over the documents and compare its drop list with the ground truth."""
     near = NearDuplicatesConfig()
     path = folder / "documents.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    rows = ({"id": str(number), "text": text} for number, text in enumerate(documents))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     corpus = CorpusConfig.model_validate(
         {"heldout_share": 0.0, "sources": [{"reader": "jsonl", "path": str(path)}]}
     )
@@ -116,48 +155,76 @@ def measured(documents: list[str], planted: list[Pair], folder: Path) -> dict[st
     table = write_table(folder, "dedup", format_version=1, config=config, machine={"workers": 1})
     took = measure([sys.executable, "-m", "cloze.pipeline.dedup", *table], cores="0")
     with pa.memory_map(open_artifact(str(folder / "dedup")).path("drop.arrow")) as file:
-        rows = pa.ipc.open_file(file).read_all()
+        listed = pa.ipc.open_file(file).read_all().to_pylist()
     digests, sets = shingle_sets(corpus, near.words)
-    dropped = set(rows["document_digest"].to_pylist())
     numbers = {digest: number for number, digest in enumerate(digests)}
+    dropped = {numbers[row["document_digest"]] for row in listed}
     similarities = [
         similarity(sets[numbers[row["document_digest"]]], sets[numbers[row["kept_digest"]]])
-        for row in rows.to_pylist()
+        for row in listed
     ]
-    caught = {
-        pair: not dropped.isdisjoint(digests[number] for number in pair)
-        for pair in pairs_above(sets, near.threshold)
-        if digests[pair[0]] != digests[pair[1]]  # the stage `tokens` drops exact duplicates
-    }
-    ours = [caught[pair] for pair in planted if pair in caught]
-    others = [found for pair, found in caught.items() if pair not in set(planted)]
+    truth = Truth(
+        # the stage `tokens` drops exact duplicates
+        frozenset(
+            pair
+            for pair in pairs_above(sets, near.threshold)
+            if digests[pair[0]] != digests[pair[1]]
+        ),
+        frozenset(planted),
+    )
     megabytes = sum(len(text.encode()) for text in documents) / 1e6
-    return {
+    found: Figures = {
         "documents": len(documents),
         "megabytes": megabytes,
         "threshold": near.threshold,
         "dropped": len(dropped),
         "precision": sum(found >= near.threshold for found in similarities) / max(len(dropped), 1),
         "lowest_similarity": min(similarities, default=1.0),  # to the document kept instead
-        "planted_pairs": len(ours),
-        "planted_recall": sum(ours) / max(len(ours), 1),
-        "other_pairs": len(others),
-        "other_recall": sum(others) / max(len(others), 1),
+        **truth.recalls(dropped),
         "cpu_seconds": took.cpu,
+        "cpu_seconds_without_imports": took.cpu - measure(IMPORTS, cores="0").cpu,
         "mb_per_second": megabytes / took.cpu,
+    }
+    return found, truth
+
+
+def of_peer(tool: str, python: str, truth: Truth, folder: Path, *, ours: Figures) -> Figures:
+    """The same of another tool."""
+    own = folder / tool
+    own.mkdir()
+    given = [python, str(PEER), tool, str(folder / "documents.jsonl"), str(own)]
+    took = measure(given, cores="0")
+    dropped = set(range(ours["documents"])) - set(took.said["kept"])
+    return {
+        "version": took.said["version"],
+        "dropped": len(dropped),
+        "precision": truth.precision(dropped),
+        **truth.recalls(dropped),
+        "cpu_seconds": took.cpu,
+        "cpu_seconds_without_imports": took.said["seconds"],
+        "times": took.cpu / ours["cpu_seconds"],
+        "times_without_imports": took.said["seconds"] / ours["cpu_seconds_without_imports"],
     }
 
 
 def main() -> None:
     """Read the arguments, measure, print, write."""
-    arguments = Arguments(__doc__, output="", corpus=str, megabytes=10.0).parse_args()
+    parser = Arguments(__doc__, output="", corpus=str, megabytes=10.0)
+    parser.add_options(**dict.fromkeys(PEERS, ""))
+    arguments = parser.parse_args()
     before = machine()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name:
         documents, planted = with_copies(arguments.corpus, arguments.megabytes)
-        found = measured(documents, planted, Path(folder))
-    for name, value in found.items():
-        print(f"{name:20} {value:,.4g}")
-    write_result(arguments.output, {"machine": before, **found})
+        found, truth = measured(documents, planted, Path(name))
+        peers = {
+            tool: of_peer(tool, getattr(arguments, tool), truth, Path(name), ours=found)
+            for tool in PEERS
+            if getattr(arguments, tool)
+        }
+    for tool, figures in {"cloze": found, **peers}.items():
+        for name, value in figures.items():
+            print(f"{tool:12} {name:28} {value if isinstance(value, str) else f'{value:,.4g}'}")
+    write_result(arguments.output, {"machine": before, **found, "peers": peers})
 
 
 if __name__ == "__main__":

@@ -7,12 +7,15 @@ In:  a folder of WikiExtractor files; optionally JSON lines of other texts, whic
      interpreter of an environment with datatrove (benchmarks/peers/datatrove_rules.py).
 Out: for each preset how many decisions are equal on the cleaned documents, and why the others are
      not; seconds of processor time of both, on one core and in turns. With a vocabulary also how
-     fast documents become token ids, from files on, with the rules of a preset and without.
+     fast documents become token ids, from files on, with the rules of a preset and without. The
+     seconds of a whole `cloze prepare` of one copy, start-up and a new vocabulary included, with
+     rules and without. `--parts` measures some of this; the rest stays in the result file.
 
 A decision that differs is made again by datatrove with our words in place of spaCy's: if it is then
 equal, the words are the cause.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -25,6 +28,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import tomli_w
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -44,6 +48,7 @@ from cloze.pipeline.readers.documents import DocumentBlock, grouped
 from cloze.pipeline.readers.input_shards import input_shards
 from cloze.pipeline.text.filters import Reason, filter_documents
 from cloze.pipeline.text.line_rules import apply_line_rules
+from cloze.pipeline.text.personal import KINDS
 from cloze.pipeline.text.sentences import split_sentences
 from cloze.pipeline.text.texts import STRIDE_BYTES, count_lines, read_paragraphs
 from cloze.pipeline.text.words import cut_words
@@ -51,6 +56,7 @@ from cloze.pipeline.tokenizer.tokenized_documents import ShardTokenizer
 from cloze.pipeline.vocabulary import make_vocabulary
 
 PEER = Path(__file__).resolve().parents[1] / "peers" / "datatrove_rules.py"
+PARTS = ("decisions", "tokens", "preparation")
 ROUNDS = 3
 EXAMPLES = 3
 """Documents named for each difference."""
@@ -147,6 +153,43 @@ def token_seconds(documents: list[str], vocabulary: str, *, folder: str) -> dict
     return {"+".join(case) or "none": round(min(found), 3) for case, found in taken.items()}
 
 
+def preparation_seconds(documents: list[str], *, folder: str) -> Figures:
+    """Seconds of processor time of `cloze prepare` by rules: the best of two, in turns."""
+    path = Path(folder) / "prepared.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    rules: dict[str, dict[str, object]] = {
+        "none": {},
+        **{preset: {"presets": [preset]} for preset in PRESETS},
+        "+".join(PRESETS): {"presets": [*PRESETS]},
+        "mask": {"mask": [*KINDS]},
+        "languages": {"languages": ["en"]},
+    }
+    machine_file = Path(folder) / "machine.toml"
+    machine_file.write_text("[pipeline]\nworkers = 1\n")
+
+    def seconds(name: str) -> float:
+        config = {
+            "name": "rules",
+            "corpus": {"sources": [{"reader": "jsonl", "path": str(path)}]},
+            "cleaning": rules[name],
+            "vocabulary": {"size": 16_000},
+            "examples": {"max_seq_lengths": [128], "copies": 1},
+            "pretrain": {"phases": [{"max_seq_length": 128, "share": 1.0}]},
+        }
+        with tempfile.TemporaryDirectory(dir=folder) as workspace:
+            written = Path(workspace) / "rules.toml"
+            written.write_text(tomli_w.dumps(config))
+            command = ["prepare", str(written), "--workspace", f"{workspace}/runs"]
+            command += ["--on", str(machine_file)]
+            return measure([sys.executable, "-P", "-m", "cloze", *command], cores="0").cpu
+
+    taken = {case: min(found) for case, found in in_turns(rules, seconds, rounds=2).items()}
+    return {
+        "seconds": {case: round(found, 2) for case, found in taken.items()},
+        "speed": {case: round(taken["none"] / found, 3) for case, found in taken.items()},
+    }
+
+
 def compare(
     preset: str,
     documents: list[str],
@@ -185,38 +228,50 @@ def compare(
 def main() -> None:
     """Read the documents, decide on both sides, compare, and write the result."""
     parser = Arguments(__doc__, output="rules.json", wikiextractor=str, documents=20_000)
-    parser.add_options(datatrove=str, more="", vocabulary="")
+    parser.add_options(datatrove="", more="", vocabulary="", parts=[*PARTS])
     arguments = parser.parse_args()
     others = cleaned(arguments.more, "jsonl") if arguments.more else iter(())
     documents = list(islice(others, arguments.documents))
     wanted = arguments.documents - len(documents)
     documents += islice(cleaned(arguments.wikiextractor, "wikiextractor"), wanted)
     size = sum(len(document.encode()) for document in documents) / 1e6
-    result: Figures = {
-        "machine": machine(),
-        "documents": len(documents),
-        "megabytes": round(size, 2),
-    }
+    facts = {"machine": machine(), "documents": len(documents), "megabytes": round(size, 2)}
+    result: Figures = {}
+    if set(arguments.parts) < set(PARTS) and Path(arguments.output).exists():
+        result = json.loads(Path(arguments.output).read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        if "decisions" in arguments.parts:
+            result |= facts | decisions(documents, arguments, size=size, folder=folder)
+        if "tokens" in arguments.parts and arguments.vocabulary:
+            vocabulary = os.path.abspath(arguments.vocabulary)
+            result["token_seconds"] = token_seconds(documents, vocabulary, folder=folder)
+        if "preparation" in arguments.parts:
+            result["preparation"] = facts | preparation_seconds(documents, folder=folder)
+    write_result(arguments.output, result)
+    print(json.dumps(result, indent=1))
+
+
+def decisions(
+    documents: list[str], arguments: argparse.Namespace, *, size: float, folder: str
+) -> Figures:
+    """Decide on both sides, and compare."""
     # compiled, and tables made, before anything is timed
     for preset in PRESETS:
         decide(preset, documents[:100])
     before = {preset: decide(preset, documents) for preset in PRESETS}
-    with tempfile.TemporaryDirectory() as folder:
-        peer, seconds = theirs(documents, arguments.datatrove, folder=folder)
-        # Ours once more, so that a machine which slows down or recovers meanwhile does so for both
-        # sides.
-        after = {preset: decide(preset, documents) for preset in PRESETS}
-        different = [
-            number
-            for number, row in enumerate(peer)
-            if any((before[p].reasons[number] == "kept") != (row[p] is None) for p in PRESETS)
-        ]
-        some = [documents[number] for number in different]
-        rows, _ = theirs(some, arguments.datatrove, folder=folder, with_our_words=True)
-        again = dict(zip(different, rows, strict=True))
-        if arguments.vocabulary:
-            vocabulary = os.path.abspath(arguments.vocabulary)
-            result["token_seconds"] = token_seconds(documents, vocabulary, folder=folder)
+    peer, seconds = theirs(documents, arguments.datatrove, folder=folder)
+    # Ours once more, so that a machine which slows down or recovers meanwhile does so for both
+    # sides.
+    after = {preset: decide(preset, documents) for preset in PRESETS}
+    different = [
+        number
+        for number, row in enumerate(peer)
+        if any((before[p].reasons[number] == "kept") != (row[p] is None) for p in PRESETS)
+    ]
+    some = [documents[number] for number in different]
+    rows, _ = theirs(some, arguments.datatrove, folder=folder, with_our_words=True)
+    again = dict(zip(different, rows, strict=True))
+    result: Figures = {}
     for preset, ours in before.items():
         taken = (ours.seconds + after[preset].seconds) / 2
         result[preset] = {
@@ -225,8 +280,7 @@ def main() -> None:
             "times": round(seconds[preset] / taken, 1),
             **compare(preset, documents, ours, peer, again),
         }
-    write_result(arguments.output, result)
-    print(json.dumps(result, indent=1))
+    return result
 
 
 if __name__ == "__main__":

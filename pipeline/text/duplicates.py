@@ -180,12 +180,19 @@ def _windows(
     words: int,
 ) -> Windows:
     """Every window that has as many of the W words, which count `units_W` sixths of a word each."""
-    documents_W = np.searchsorted(ends_D, starts_W, side="right")
+    # few documents looked up among many words, rather than each word among the documents
+    words_D = np.diff(np.searchsorted(starts_W, ends_D), prepend=0)
+    documents_W = np.repeat(np.arange(len(ends_D)), words_D)
     # each shingle ends with the first word that completes it; words after it begin at `last_W`
-    before_W1 = offsets_of(units_W)
-    wanted = before_W1[:-1] + words * UNITS_PER_WORD
-    # the first word at which the count from word w on is complete
-    last_W = np.searchsorted(before_W1, wanted)
+    if (units_W == UNITS_PER_WORD).all():
+        last_W = np.arange(words, len(starts_W) + words)
+    else:
+        before_W1 = offsets_of(units_W)
+        wanted = before_W1[:-1] + words * UNITS_PER_WORD
+        # The first word at which the count from word w on is complete: how many places have fewer
+        # units before them, counted for all numbers of units at once.
+        fewer = np.cumsum(np.bincount(before_W1, minlength=int(wanted[-1]) if len(wanted) else 0))
+        last_W = fewer[wanted - 1]
     # windows that the block's words complete at all
     count = int(np.searchsorted(last_W, len(starts_W), side="right"))
     # windows that end in the document in which they begin
@@ -249,7 +256,9 @@ def _words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
     stops_of_runs = np.flatnonzero(edge)[1::2]
     next_W = np.append(starts_W[1:], len(lower))
     # A word ends where the next begins or where its run of word bytes ends.
-    stops_W = np.minimum(next_W, stops_of_runs[np.searchsorted(stops_of_runs, starts_W, "right")])
+    begins_run = np.zeros(len(lower), dtype=np.bool_)
+    begins_run[begins] = True
+    stops_W = np.minimum(next_W, stops_of_runs[np.cumsum(begins_run[starts_W]) - 1])
     units_W = np.full(len(starts_W), UNITS_PER_WORD)
     units_W[np.searchsorted(starts_W, places)] = units_N[alone]
     return starts_W, stops_W, units_W
