@@ -64,6 +64,10 @@ class Student:
     width: int = 0
     """Width of the student, a multiple of that of the teacher's heads; by default the teacher's."""
 
+    prune: bool = False
+    """Keep only the word-pieces of the texts, and single characters, with which any other word is
+    spelt."""
+
     passages: int = 40_000
     """Most passages to learn on; of a larger folder, so many are drawn."""
 
@@ -78,7 +82,8 @@ class Student:
             "--passages": self.passages,
             "--epochs": self.epochs,
         }
-        return [word for name, value in given.items() for word in (name, f"{value}") if value]
+        words = [word for name, value in given.items() for word in (name, f"{value}") if value]
+        return [*words, *(["--prune"] if self.prune else [])]
 
 
 STUDENT = Student()
@@ -122,7 +127,11 @@ def _configuration(
     first_line, config = comment(shlex.join(words)), Path(f"{name}.toml")
     if is_written_by(config, first_line):
         return config
-    settings: dict[str, object] = {"layers": student.layers, "width": student.width}
+    settings: dict[str, object] = {
+        "layers": student.layers,
+        "width": student.width,
+        "prune_vocabulary": student.prune,
+    }
     if task:
         directory = model_directory(teacher, target.space(), stage="finetune")
         _check_task(directory, task, texts, student)

@@ -19,9 +19,15 @@ from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
+from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import DistillConfig, DistillStage, EncoderConfig, TrainingMachine
 from cloze.model.distillation.course import Course, Lessons
 from cloze.model.distillation.lessons import read_answers, read_lessons
+from cloze.model.distillation.pruning import (
+    kept_pieces,
+    pruned_parameters,
+    pruned_tokenizer,
+)
 from cloze.model.distillation.quality import answers_kept, milliseconds, neighbours_found
 from cloze.model.distillation.students import student_shape, student_weights
 from cloze.model.distillation.tasks import (
@@ -48,6 +54,7 @@ from cloze.model.hugging_face.model_files import (
     save_model,
 )
 from cloze.model.inference.export import contents
+from cloze.model.inference.task_file import SPLIT
 from cloze.model.training.checkpoints import Checkpoints, FaultHook, Identity, no_fault
 from cloze.model.training.distributed import start_world
 from cloze.model.training.health import Stop
@@ -119,6 +126,13 @@ def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) ->
     )
     course = trained(lessons, model)
     student = replace(files, parameters={**files.parameters, **_values(model)})
+    if config.prune_vocabulary:
+        kept = kept_pieces(teacher.tokenizer, sequences.input_ids.values)
+        student = replace(
+            student,
+            tokenizer=pruned_tokenizer(teacher.tokenizer, kept),
+            parameters=pruned_parameters(student.parameters, kept),
+        )
     quality = neighbours_found(teacher, student, open_artifact(table.input_path("texts")))
     written = contents(student, made="distilled from a larger encoder with")
     entries = [put_bytes(table.output, one, name=name) for name, one in written.items()]
@@ -150,16 +164,21 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
         weight=config.hidden,
     )
     course = trained(lessons, Answering(model))
-    model.eval()
-    quality = answers_kept(teacher, model, held_out)
+    tokenizer, weights = teacher.tokenizer, _values(model)
+    if config.prune_vocabulary:
+        kept = kept_pieces(tokenizer, problem.sequences[SPLIT].input_ids.values)
+        tokenizer = pruned_tokenizer(tokenizer, kept)
+        weights = pruned_parameters(weights, kept)
     shape = student_shape(teacher.model.encoder.config, layers=config.layers, width=config.width)
-    card = f"---\n{teacher.licence}---\n"
-    files = EncoderFiles(config=shape, tokenizer=teacher.tokenizer, parameters={}, card=card)
-    task = teacher.saved.task
-    entries = save_model(
-        table.output, problem, task, _values(model), files, pooling=teacher.saved.pooling
+    student = replace(
+        teacher, model=task_model(weights, shape, tokenizer, teacher), tokenizer=tokenizer
     )
-    both = {"teacher": teacher.model, "student": model}
+    quality = answers_kept(teacher, student, held_out)
+    card = f"---\n{teacher.licence}---\n"
+    files = EncoderFiles(config=shape, tokenizer=tokenizer, parameters={}, card=card)
+    task = teacher.saved.task
+    entries = save_model(table.output, problem, task, weights, files, pooling=teacher.saved.pooling)
+    both = {"teacher": teacher.model, "student": student.model}
     statistics: dict[str, JsonValue] = {
         "task": task.name,
         "quality": quality,
@@ -208,15 +227,26 @@ def start_task_student(teacher: Teacher, config: DistillConfig) -> TaskModel:
     """The student of a task before its training, without dropout."""
     whole = teacher.model.encoder.config
     shape = student_shape(whole, layers=config.layers, width=config.width)
-    encoder = Encoder(shape.model_copy(update=WITHOUT_DROPOUT), teacher.tokenizer.size)
+    weights = student_weights(_values(teacher.model), whole, shape)
+    exact = shape.model_copy(update=WITHOUT_DROPOUT)
+    return task_model(weights, exact, teacher.tokenizer, teacher)
+
+
+def task_model(
+    weights: Mapping[str, Tensor],
+    shape: EncoderConfig,
+    tokenizer: SubwordTokenizer,
+    teacher: Teacher,
+) -> TaskModel:
+    """A model of the teacher's task with these weights, for evaluation until it is trained."""
     model = TaskModel(
-        encoder,
+        Encoder(shape, tokenizer.size),
         outputs=teacher.saved.outputs,
         head_dropout=False,
         pooling=teacher.model.pooling,
     )
-    model.load_state_dict(student_weights(_values(teacher.model), whole, shape))
-    return model
+    model.load_state_dict(weights)
+    return model.eval()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from cloze.artifacts.store import Artifact
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.distillation.tasks import Teacher, answers_of, rows_as_problem
-from cloze.model.encoder.models import Encoder, TaskModel
+from cloze.model.encoder.models import Encoder
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.inference.load import model_of
 from cloze.model.inference.task_file import SPLIT
@@ -59,16 +59,21 @@ def neighbours_found(
     }
 
 
-def answers_kept(teacher: Teacher, student: TaskModel, held_out: TaskTable) -> dict[str, JsonValue]:
+def answers_kept(teacher: Teacher, student: Teacher, held_out: TaskTable) -> dict[str, JsonValue]:
     """How often both predict the same for rows that were not learnt; scores if these are labelled.
 
     For numbers, which are never the same, one minus the error in units of the teacher's variance.
     """
-    problem = rows_as_problem(teacher, held_out)
-    every = np.arange(len(problem.sequences[SPLIT]))
-    old, new = (answers_of(model.cpu(), problem, every)[0] for model in (teacher.model, student))
-    predicted = [problem.predictions(SPLIT, logits) for logits in (old, new)]
+    logits, predicted = [], []
+    for one in (teacher, student):
+        # Each in its own tokens: the student's vocabulary may be a part of the teacher's.
+        problem = rows_as_problem(one, held_out)
+        every = np.arange(len(problem.sequences[SPLIT]))
+        answers, _ = answers_of(one.model.cpu(), problem, every)
+        logits.append(answers)
+        predicted.append(problem.predictions(SPLIT, answers))
     if teacher.saved.task.kind in NUMBERS:
+        old, new = logits
         kept = 1.0 - float(np.mean((new - old) ** 2) / max(float(old.var()), 1e-9))
     else:
         kept = float(np.mean([ours == theirs for theirs, ours in zip(*predicted, strict=True)]))
@@ -76,8 +81,8 @@ def answers_kept(teacher: Teacher, student: TaskModel, held_out: TaskTable) -> d
     labelled = load_problem(teacher.saved.task, None, {SPLIT: held_out})
     if labelled.labelled(SPLIT):
         found["metric"] = labelled.headline
-        for name, one in zip(("teacher", "student"), predicted, strict=True):
-            found[name] = labelled.score(SPLIT, one)[labelled.headline]
+        for name, answered in zip(("teacher", "student"), predicted, strict=True):
+            found[name] = labelled.score(SPLIT, answered)[labelled.headline]
     return found
 
 

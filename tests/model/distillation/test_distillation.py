@@ -10,12 +10,18 @@ import torch
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import Artifact, open_artifact
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, SubwordTokenizer, WordPieceTokenizer
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.plan import Plan
 from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.distillation.distill import make_student
 from cloze.model.distillation.lessons import make_lessons, read_lessons, span_of
+from cloze.model.distillation.pruning import (
+    kept_pieces,
+    pruned_parameters,
+    pruned_tokenizer,
+)
 from cloze.model.distillation.students import kept_layers, student_shape, student_weights
 from cloze.model.distillation.vectors import losses
 from cloze.model.encoder.models import Encoder, PretrainingModel
@@ -225,6 +231,35 @@ def test_the_teacher_is_asked_once_for_all_its_students(begun: Path) -> None:
         vector = encoder.pooled(encoder(batch), batch, pooling="mean")[0]
     theirs = torch.nn.functional.normalize(vector, dim=0)
     torch.testing.assert_close(vectors[0].float(), theirs, atol=1e-3, rtol=0)
+
+
+def test_a_pruned_vocabulary_gives_the_same_tokens_of_the_texts_and_spells_all_others() -> None:
+    pieces = (*SPECIAL_TOKENS, "[unused0]", "the", "list", "of", "##s", "l", "##i", "##s2", "##t")
+    whole = WordPieceTokenizer((*pieces, "##o", "o", "names"), lowercase=True)
+    used = np.array(whole.encode("the names of"))
+    kept = kept_pieces(whole, used)
+    fewer = pruned_tokenizer(whole, kept)
+    assert "[unused0]" not in fewer.ids and "list" not in fewer.ids and "##s2" not in fewer.ids
+
+    def spelt(tokenizer: SubwordTokenizer, text: str) -> list[str]:
+        return [tokenizer.vocabulary[one] for one in tokenizer.encode(text)]
+
+    assert spelt(fewer, "the names of") == spelt(whole, "the names of") == ["the", "names", "of"]
+    assert spelt(fewer, "list") == ["l", "##i", "##s", "##t"]
+    words = torch.arange(whole.size)[:, None].float()
+    rows = pruned_parameters({"encoder.embeddings.word_embeddings.weight": words}, kept)
+    (left,) = rows.values()
+    assert [whole.vocabulary[int(one)] for one in left[:, 0]] == list(fewer.vocabulary)
+
+
+def test_a_pruned_student_computes_what_the_whole_one_does_for_its_texts(begun: Path) -> None:
+    whole = made(begun, "runs")
+    pruned = made(begun, "runs", prune_vocabulary=True)
+    sizes = [one.manifest.statistics["student"]["vocabulary_size"] for one in (whole, pruned)]
+    assert sizes == [11, 10]  # no text has "of"
+    assert pruned.manifest.statistics["quality"] == whole.manifest.statistics["quality"]
+    vectors = [load_model(one.directory).embed("the list a b names") for one in (whole, pruned)]
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
 
 def test_texts_that_the_teacher_cannot_spell_are_refused(begun: Path) -> None:

@@ -100,6 +100,16 @@ def test_a_narrower_student_learns_the_logits_alone(tmp_path: Path) -> None:
     assert last["hidden"] == 0.0
 
 
+def test_a_task_student_is_saved_with_the_vocabulary_it_was_pruned_to(tmp_path: Path) -> None:
+    write_teacher(tmp_path, "classification")
+    whole, pruned = student_of(tmp_path), student_of(tmp_path, prune_vocabulary=True)
+    sizes = [one.manifest.statistics["student"]["vocabulary_size"] for one in (whole, pruned)]
+    assert sizes[1] < sizes[0] == TOKENIZER.size
+    assert pruned.manifest.statistics["quality"] == whole.manifest.statistics["quality"]
+    answers = [load_predictor(one.directory).predict(["shape of names"]) for one in (whole, pruned)]
+    assert answers[0] == answers[1]
+
+
 class Stopped(Exception):
     """As if the process had been killed."""
 

@@ -1,0 +1,58 @@
+"""A student's vocabulary: the word-pieces of the texts it learns on, and no others.
+
+In:  parameters, a WordPiece tokenizer, the ids that occur in the texts.
+Out: the tokenizer with fewer pieces, and the parameters without the rows of the others. A text of
+     kept pieces has the same tokens as before, since the longest piece wins and is among them; any
+     other word is spelt with shorter pieces, down to single characters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, SubwordTokenizer, WordPieceTokenizer
+from cloze.model.tasks.features import Places
+
+CONTINUATION = "##"
+
+OF_THE_VOCABULARY = (
+    "encoder.embeddings.word_embeddings.weight",
+    "masked_lm.output_bias",
+)
+"""Parameters with a row for every word-piece."""
+
+
+def kept_pieces(tokenizer: SubwordTokenizer, used: NDArray[np.generic]) -> Places:
+    """Ids of the pieces that stay, in their order: those `used`, special ones and characters."""
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise UsageError(
+            "prune_vocabulary: the teacher's tokenizer is no WordPiece, and only such a vocabulary "
+            "can be pruned; leave it out"
+        )
+    always = {*SPECIAL_TOKENS, *(word.text for word in tokenizer.added)}
+    others = [
+        number
+        for number, piece in enumerate(tokenizer.vocabulary)
+        if piece in always or len(piece.removeprefix(CONTINUATION)) == 1
+    ]
+    kept: Places = np.union1d(used.astype(np.int64), np.array(others, np.int64))
+    return kept
+
+
+def pruned_tokenizer(tokenizer: SubwordTokenizer, kept: Places) -> SubwordTokenizer:
+    """The tokenizer with the pieces `kept`."""
+    return replace(tokenizer, vocabulary=tuple(tokenizer.vocabulary[one] for one in kept))
+
+
+def pruned_parameters(parameters: Mapping[str, Tensor], kept: Places) -> dict[str, Tensor]:
+    """The parameters with the rows `kept` of those over the vocabulary."""
+    rows = torch.from_numpy(kept)
+    return {
+        name: value[rows] if name in OF_THE_VOCABULARY else value
+        for name, value in parameters.items()
+    }
