@@ -65,7 +65,7 @@ from cloze.pipeline.text.duplicates import (
     evaluation_shingles,
     kept_for,
     overlapping,
-    sharing,
+    shared_bands,
     shingles,
 )
 from cloze.pipeline.text.filters import Reason
@@ -265,15 +265,11 @@ class CandidateFiles:
 
         Itself, unless an earlier one is a near-duplicate.
         """
-        # Pairs of a document and a group of documents with an equal key, numbered across all bands.
-        members, groups, count = [], [], 0
-        for keys_N in self._keys_BN:  # 0 where a document has no shingles
-            sharing_P, groups_P = sharing(np.asarray(keys_N[: self._rows])[rows_D])
-            members.append(sharing_P)
-            groups.append(groups_P + count)
-            count += len(np.unique(groups_P))
+        members_P, groups_P = shared_bands(
+            np.asarray(keys_N[: self._rows])[rows_D] for keys_N in self._keys_BN
+        )
         # Only documents that share some band have to be compared; they get numbers of their own.
-        candidates_C, candidates_P = np.unique(np.concatenate(members), return_inverse=True)
+        candidates_C, candidates_P = np.unique(members_P, return_inverse=True)
         stays_D = np.arange(len(rows_D))
         if not len(candidates_C):
             return stays_D
@@ -295,7 +291,6 @@ class CandidateFiles:
         ends_C[order] = ends
         starts_C[order] = ends - np.concatenate(lengths)
         sets = ShingleSets(np.memmap(path, np.uint32, mode="r"), starts_C, ends_C)
-        groups_P = np.concatenate(groups)
         stays_C = kept_for(candidates_P, groups_P, sets, threshold=near.threshold)
         stays_D[candidates_C] = candidates_C[stays_C]
         return stays_D

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cloze.artifacts.arrays import Int64s, digest_bytes, digest_halves
+from cloze.artifacts.arrays import Int64s, digest_bytes, digest_halves, list_lengths
 from cloze.artifacts.errors import IntegrityError
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
@@ -26,7 +26,7 @@ from cloze.pipeline.readers.input_shards import find_corpus, input_shards, reade
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.languages import told_languages
 from cloze.pipeline.text.splits import FEWEST_DOCUMENTS, assign_splits, split_names, tail_digest
-from cloze.pipeline.text.texts import TextBlock, read_texts_and_paragraphs, rules_of
+from cloze.pipeline.text.texts import TextBlock, read_states, rules_of
 
 SCHEMA = pa.schema(
     [
@@ -48,17 +48,104 @@ of most of its text and the share of that."""
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """The K documents of a tokens artifact, by ascending digest.
+class KeptDigests:
+    """The K documents of a tokens artifact, by ascending digest; they are ticked off as found.
 
     digests_K: as scalars that NumPy compares.
     splits_K:  the number of each one's split.
     seen_K:    whether it was found in the corpus; changes.
+    tokens_K:  the tokens of each, if they were asked for.
+    directory: the artifact's, for messages.
     """
 
     digests_K: npt.NDArray[np.bytes_]
     splits_K: npt.NDArray[np.uint8]
     seen_K: npt.NDArray[np.bool_]
+    tokens_K: Int64s | None
+    directory: str
+
+    @classmethod
+    def of(
+        cls, artifact: Artifact, corpus: CorpusConfig, *, with_tokens: bool = False
+    ) -> "KeptDigests":
+        """Those of a finished artifact that was made from this `corpus`."""
+        names = split_names(corpus)
+        digests = [np.zeros((0, TOKEN_DIGEST_BYTES), dtype=np.uint8)]
+        splits, tokens = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
+        for entry in artifact.manifest.files:
+            split = entry.statistics.get("split")
+            if split is None:
+                continue
+            with pa.memory_map(artifact.path(entry.name)) as source:
+                table = pa.ipc.open_file(source).read_all()
+                digests.append(digest_bytes(table["document_digest"]).copy())
+                if with_tokens:
+                    tokens.append(list_lengths(table["token_ids"]))
+            splits.append(np.full(len(digests[-1]), names.index(split), dtype=np.uint8))
+        scalars, splits_K = digest_scalars(np.concatenate(digests)), np.concatenate(splits)
+        order = np.argsort(scalars)
+        tokens_K = np.concatenate(tokens)[order] if with_tokens else None
+        seen_K = np.zeros(len(order), dtype=np.bool_)
+        return cls(scalars[order], splits_K[order], seen_K, tokens_K, artifact.directory)
+
+    def find(self, block: TextBlock, stage: TokensStage) -> tuple[Int64s, Int64s]:
+        """The documents of a block that are in the artifact and not seen yet; their places there.
+
+        Of equal documents it is the first in reading order, within the split that the artifact has
+        it in: the document that the stage kept.
+        """
+        if not len(self.digests_K):
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        digests_D = digest_scalars(block.digests)
+        places_D = np.minimum(np.searchsorted(self.digests_K, digests_D), len(self.digests_K) - 1)
+        splits_D = assign_splits(
+            digest_halves(block.digests), source=block.source, corpus=stage.corpus, seed=stage.seed
+        )
+        theirs_D = self.splits_K[places_D]
+        # In a corpus of few documents, train and held-out ones are not as drawn.
+        drawn = 2
+        same_D = (theirs_D == splits_D) | ((theirs_D < drawn) & (splits_D < drawn))
+        is_kept_D = (self.digests_K[places_D] == digests_D) & (block.reasons_D == Reason.KEPT)
+        rows = np.flatnonzero(is_kept_D & same_D & ~self.seen_K[places_D])
+        # Equal documents of one block are not marked as seen yet: of these, too, the first alone.
+        _, first = np.unique(places_D[rows], return_index=True)
+        rows = rows[np.sort(first)]
+        self.seen_K[places_D[rows]] = True
+        return rows, places_D[rows]
+
+    def tokens(self, places_N: Int64s) -> Int64s:
+        """The tokens of the documents at these places, with those of their held-out ends: (N,)."""
+        assert self.tokens_K is not None  # they were asked for
+        tokens_N = self.tokens_K[places_N]
+        if len(self.digests_K) < 2 * FEWEST_DOCUMENTS:
+            for row, digest in enumerate(_as_bytes(self.digests_K[places_N])):
+                is_tail_K = self.digests_K == np.bytes_(tail_digest(digest))
+                tokens_N[row] += int(self.tokens_K[is_tail_K].sum())
+        return tokens_N
+
+    def require_all_seen(self) -> None:
+        """Raise `IntegrityError` if some documents are not in the corpus any more."""
+        if lost := self._lost():
+            raise IntegrityError(
+                f"{self.directory}: {lost:,} of its {len(self.seen_K):,} documents are not in the "
+                "corpus any more: files have changed since; run `cloze tokens CONFIG` again first"
+            )
+
+    def _lost(self) -> int:
+        # Held-out ends of documents have digests of their own; there are a few at most.
+        lost = np.flatnonzero(~self.seen_K)
+        if len(lost) >= FEWEST_DOCUMENTS:
+            return len(lost)
+        found = np.flatnonzero(self.seen_K)[:FEWEST_DOCUMENTS]
+        tails = set(map(tail_digest, _as_bytes(self.digests_K[found])))
+        return sum(digest not in tails for digest in _as_bytes(self.digests_K[lost]))
+
+
+def digest_scalars(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
+    """Digests, (N, 16), as scalars that NumPy compares and sorts: (N,)."""
+    # NumPy ignores zero bytes at the end of such a string. As all have the same length, different
+    # digests stay different, and the order is that of the bytes.
+    return np.ascontiguousarray(digests).view(f"S{TOKEN_DIGEST_BYTES}").ravel()
 
 
 def line_break_of(corpus: CorpusConfig, source: int) -> str:
@@ -75,69 +162,19 @@ def kept_documents(artifact: Artifact, stage: TokensStage) -> Iterator[tuple[int
     Raises `IntegrityError` if some documents are not in the corpus any more.
     """
     corpus, cleaning = stage.corpus, stage.cleaning
-    kept, files = _kept(artifact, split_names(corpus)), find_corpus(corpus)
+    kept, files = KeptDigests.of(artifact, corpus), find_corpus(corpus)
     for shard in input_shards(corpus, files):
         paths = [file.path for file in files[shard.source]]
-        blocks = read_texts_and_paragraphs(shard, corpus=corpus, cleaning=cleaning)
-        for block, paragraphs in blocks:
-            rows, places = _find(block, kept, stage)
+        for states in read_states(shard, corpus=corpus, cleaning=cleaning):
+            rows, places = kept.find(states.texts, stage)
             if len(rows):
-                table = _table(block, paragraphs, rows, corpus=corpus, paths=paths)
+                table = _table(states.texts, states.paragraphs, rows, corpus=corpus, paths=paths)
                 names = np.array(split_names(corpus))[kept.splits_K[places]]
                 table = table.set_column(2, "split", pa.array(names.tolist(), pa.string()))
                 if rules_of(corpus.sources[shard.source], cleaning).languages:
                     table = _with_languages(table)
                 yield shard.source, table
-    if lost := _lost(kept):
-        raise IntegrityError(
-            f"{artifact.directory}: {lost:,} of its {len(kept.seen_K):,} documents are not in the "
-            "corpus any more: files have changed since; run `cloze tokens CONFIG` again first"
-        )
-
-
-def _kept(artifact: Artifact, names: list[str]) -> _Kept:
-    digests, splits = [np.zeros((0, TOKEN_DIGEST_BYTES), dtype=np.uint8)], [np.zeros(0, np.uint8)]
-    for entry in artifact.manifest.files:
-        if split := entry.statistics.get("split"):
-            with pa.memory_map(artifact.path(entry.name)) as source:
-                column = pa.ipc.open_file(source).read_all()["document_digest"]
-                digests.append(digest_bytes(column).copy())
-            splits.append(np.full(len(digests[-1]), names.index(split), dtype=np.uint8))
-    scalars, splits_K = _scalars(np.concatenate(digests)), np.concatenate(splits)
-    order = np.argsort(scalars)
-    return _Kept(scalars[order], splits_K[order], np.zeros(len(order), dtype=np.bool_))
-
-
-def _scalars(digests: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
-    # NumPy ignores zero bytes at the end of such a string. As all have the same length, different
-    # digests stay different, and the order is that of the bytes.
-    return np.ascontiguousarray(digests).view(f"S{TOKEN_DIGEST_BYTES}").ravel()
-
-
-def _find(block: TextBlock, kept: _Kept, stage: TokensStage) -> tuple[Int64s, Int64s]:
-    """The documents of a block that are in the artifact and not seen yet, and their places there.
-
-    Of equal documents it is the first in reading order, within the split that the artifact has it
-    in: the document that the stage kept.
-    """
-    if not len(kept.digests_K):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    digests_D = _scalars(block.digests)
-    places_D = np.minimum(np.searchsorted(kept.digests_K, digests_D), len(kept.digests_K) - 1)
-    splits_D = assign_splits(
-        digest_halves(block.digests), source=block.source, corpus=stage.corpus, seed=stage.seed
-    )
-    theirs_D = kept.splits_K[places_D]
-    # In a corpus of few documents, train and held-out ones are not as drawn.
-    drawn = 2
-    same_D = (theirs_D == splits_D) | ((theirs_D < drawn) & (splits_D < drawn))
-    is_kept_D = (kept.digests_K[places_D] == digests_D) & (block.reasons_D == Reason.KEPT) & same_D
-    rows = np.flatnonzero(is_kept_D & ~kept.seen_K[places_D])
-    # Equal documents of one block are not marked as seen yet: of these, too, the first alone.
-    _, first = np.unique(places_D[rows], return_index=True)
-    rows = rows[np.sort(first)]
-    kept.seen_K[places_D[rows]] = True
-    return rows, places_D[rows]
+    kept.require_all_seen()
 
 
 def _table(
@@ -178,19 +215,6 @@ def _with_languages(table: pa.Table) -> pa.Table:
         at = SCHEMA.get_field_index(name)
         table = table.set_column(at, SCHEMA.field(at), pa.array(values, SCHEMA.field(at).type))
     return table
-
-
-def _lost(kept: _Kept) -> int:
-    """How many documents of the artifact were not found.
-
-    Held-out ends of documents have digests of their own; there are a few at most.
-    """
-    lost = np.flatnonzero(~kept.seen_K)
-    if len(lost) >= FEWEST_DOCUMENTS:
-        return len(lost)
-    found = np.flatnonzero(kept.seen_K)[:FEWEST_DOCUMENTS]
-    tails = set(map(tail_digest, _as_bytes(kept.digests_K[found])))
-    return sum(digest not in tails for digest in _as_bytes(kept.digests_K[lost]))
 
 
 def _as_bytes(digests: npt.NDArray[np.bytes_]) -> list[bytes]:

@@ -55,6 +55,7 @@ SINGLE_MODULES = {
         "cloze.pipeline.config.engines",
         "cloze.pipeline.kept_documents",
         "cloze.pipeline.runner.beam",
+        *(f"cloze.pipeline.survey.{name}" for name in ("remedies", "results", "survey")),
         "cloze.pipeline.text.abbreviations",
         "cloze.pipeline.text.account",
         "cloze.pipeline.text.scripts",
@@ -64,7 +65,8 @@ SINGLE_MODULES = {
 }
 """The configurations; baselines count words as the pipeline does; plans know what this machine's
 arithmetic is, and which options an engine refuses; and the face sees samples of a corpus through
-its readers, cut as its splitter cuts, and its passages, and asks Beam which options it knows."""
+its readers, cut as its splitter cuts, and its passages, shows what a survey of it
+finds, and asks Beam which options it knows."""
 
 FORBIDDEN = {
     "artifacts": {"apache_beam", "torch", "deepspeed", "prefect", "cyclopts", "rich"},

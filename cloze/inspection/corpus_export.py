@@ -24,8 +24,8 @@ from cloze.artifacts.filesystem import naming_full_disk
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.store import Artifact
-from cloze.flows.config import RunConfig
-from cloze.flows.workspace import read_record, run_artifact
+from cloze.flows.workspace import run_artifact
+from cloze.inspection.run_corpus import tokens_stage
 from cloze.options import PLACE, Place, RunName, reading_artifacts
 from cloze.pipeline.config.settings import TokensStage
 from cloze.pipeline.kept_documents import SCHEMA, kept_documents, line_break_of
@@ -57,13 +57,7 @@ def documents(
         raise UsageError(f"{directory}: exists and is not an empty folder; name a new one")
     space = place.space()
     artifact = run_artifact(space, run, stage="tokens")
-    config = RunConfig.model_validate(read_record(space, run).config)
-    assert config.corpus  # the run has tokens
-    cleaning = config.cleaning
-    if "boilerplate" in artifact.manifest.inputs:
-        lines = run_artifact(space, run, stage="boilerplate").directory
-        cleaning = cleaning.model_copy(update={"boilerplate": lines})
-    stage = TokensStage(seed=config.seed, corpus=config.corpus, cleaning=cleaning)
+    stage = tokens_stage(space, run, artifact)
     say(f"documents: reading the corpus of {run} again")
     beside = directory.absolute().parent
     beside.mkdir(parents=True, exist_ok=True)

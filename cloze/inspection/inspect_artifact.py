@@ -1,14 +1,15 @@
 """`cloze inspect`: an artifact's manifest, its inputs, its statistics and its first rows as text.
 
 In:  an artifact's directory, or RUN/STAGE; its Arrow files (artifacts/tables.py) and tokenizer.
-Out: text, or with --json the manifest and the rows; for tokens also individual documents, and those
-     that were dropped; for boilerplate the lines that are removed, largest first. One string per
-     document or example; masked positions are marked.
+Out: text, or with --json the manifest and the rows; for tokens also individual documents, those
+     that were dropped, and a page about the whole corpus; for boilerplate the lines that are
+     removed, largest first. One string per document or example; masked positions are marked.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice, pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -17,8 +18,10 @@ from cyclopts import Parameter
 from pydantic import JsonValue
 
 from cloze.answer import Answer, aligned
+from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import is_local
+from cloze.artifacts.progress import say
 from cloze.artifacts.results import TRAIN
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import DROPPED_NAME, LINES_NAME, SPANS_NAME, DocumentRow, ExampleRow
@@ -27,7 +30,10 @@ from cloze.named import named_artifact
 from cloze.options import PLACE, Place, reading_artifacts
 
 WITH_ROWS = ("tokens", "examples")
-STAGES = {"--split": WITH_ROWS, "--document": ("tokens",), "--dropped": ("tokens",)}
+STAGES = {
+    "--split": WITH_ROWS,
+    **dict.fromkeys(("--document", "--dropped", "--page"), ("tokens",)),
+}
 """Stages whose artifacts support each option."""
 SHOWN_ROWS, SHOWN_DROPPED, SHOWN_LINES = 2, 20, 20
 LONGEST_LIST = 12
@@ -57,6 +63,7 @@ def inspect(
     split: str = "",
     document: str = "",
     dropped: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    page: Path | None = None,
     place: Place = PLACE,
 ) -> Answer:
     """Inspect an artifact.
@@ -65,6 +72,7 @@ def inspect(
     :param split: Split to read: train (the default), heldout, or the name of a held-out source.
     :param document: Show documents whose digest starts with this.
     :param dropped: List the documents that were dropped, for the given reasons or for any.
+    :param page: Read the corpus again and write a page about it: RUN/tokens only.
     """
     found = named_artifact(artifact, place.space())
     # verify all files, even those not shown; files already verified cost nothing
@@ -72,7 +80,10 @@ def inspect(
         for entry in (*found.manifest.files, *found.manifest.records):
             found.path(entry.name)
     stage = found.manifest.stage
-    given = {"--split": split, "--document": document, "--dropped": dropped is not None}
+    given = {
+        **{"--split": split, "--document": document},
+        **{"--dropped": dropped is not None, "--page": page is not None},
+    }
     for option, value in given.items():
         if value and stage not in STAGES[option]:
             where = " or ".join(f"RUN/{name}" for name in STAGES[option])
@@ -88,7 +99,7 @@ def inspect(
         shown = texts_of_rows(found, split=split, count=count, document=document)
     elif stage == "boilerplate":
         recurring = _lines(found, count=SHOWN_LINES if rows is None else rows)
-    data = {
+    data: dict[str, object] = {
         "directory": found.directory,
         "digest": found.digest,
         "manifest": found.manifest.model_dump(mode="json"),
@@ -96,6 +107,10 @@ def inspect(
         "dropped": listed,
         "lines": recurring,
     }
+    if page:
+        data["survey"] = _write_page(artifact, found, place, page)
+        data["page"] = str(page)
+        say(f"page: {page}")
     lines = _facts(found)
     lines += [line for row in shown for line in ("", f"— {row.title}", row.text)]
     if listed:
@@ -106,6 +121,18 @@ def inspect(
     if recurring:
         lines += ["", aligned([[cell.format(**row) for cell in LINE_CELLS] for row in recurring])]
     return Answer(data, "\n".join(lines), place.json)
+
+
+def _write_page(name: str, artifact: Artifact, place: Place, path: Path) -> JsonValue:
+    """Write the page about the corpus of `RUN/tokens`; returns what is on it."""
+    # Imported here: drawing and reading take a second that no other view needs.
+    from cloze.inspection.run_corpus import survey_run
+    from cloze.inspection.survey_page import survey_page
+
+    found = survey_run(name, artifact, place.space())
+    filesystem.write_bytes(str(path), survey_page(found).encode())
+    surveyed: JsonValue = found.model_dump(mode="json")
+    return surveyed
 
 
 def _dropped(

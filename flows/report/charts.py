@@ -34,8 +34,6 @@ COLOURS = {name: f"#00{number:02x}fe" for number, name in enumerate(VARIABLES)}
 STYLE: dict[RcKeyType, object] = {
     # text and not outlines, for the page's fonts
     "svg.fonttype": "none",
-    # ids are hashes, and would differ each time
-    "svg.hashsalt": "cloze",
     "font.size": 12,
     # a dollar sign in a name begins no formula
     "text.parse_math": False,
@@ -144,7 +142,8 @@ def drawing(
     """
     left, right, top, bottom = margins
     drawn: list[Markup] = []
-    with rc_context(STYLE):
+    # Ids are hashes of what they name, which charts of one size would share.
+    with rc_context({**STYLE, "svg.hashsalt": f"cloze {label}"}):
         # At 72 dpi, a point is a pixel.
         figure = Figure(figsize=(width / 72, height / 72), dpi=72, frameon=False)
         inner = (width - left - right) / width, (height - top - bottom) / height

@@ -27,7 +27,7 @@ from cloze.pipeline.readers.documents import (
     pack,
 )
 
-_BLOCK_TAG = re.compile(
+BLOCK_TAG = re.compile(
     rb"<(?:script|style|/(?:p|div|body|html|li|ul|td|table|span|a|h[1-6]))\b", re.IGNORECASE
 )
 """Tags of pages, unlike `<br>`, `<b>` and `<i>` in otherwise plain text."""
@@ -61,10 +61,10 @@ def without_tags(block: DocumentBlock) -> DocumentBlock:
     A document that cannot be parsed becomes a broken record.
     """
     # One search over the whole block settles the usual case, in which no document has tags.
-    if not _BLOCK_TAG.search(block.text.tobytes()):
+    if not BLOCK_TAG.search(block.text.tobytes()):
         return block
     found = [
-        (position, _shown(raw) if _BLOCK_TAG.search(raw) else raw)
+        (position, _shown(raw) if BLOCK_TAG.search(raw) else raw)
         for position, raw in block.documents()
     ]
     texts = [b"\n" if isinstance(text, BrokenRecord) else text for _, text in found]

@@ -131,7 +131,7 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     In scripts without spaces between words, a shingle has more characters: see scripts.py.
     """
     lower = lower_bytes(text)
-    windows = _windows(lower, *_words(lower), ends_D, words=words)
+    windows = _windows(lower, *find_words(lower), ends_D, words=words)
     return Shingles(windows.hashes_P, windows.documents_P)
 
 
@@ -140,7 +140,7 @@ def token_windows(text: Bytes, ends_D: Offsets, *, tokens: int) -> "Windows":
 
     White space makes no difference. In scripts without spaces a window has more characters.
     """
-    starts_W, stops_W, units_W = _words(lower_bytes(text))
+    starts_W, stops_W, units_W = find_words(lower_bytes(text))
     edges = np.zeros(len(text) + 1, dtype=np.int8)
     edges[starts_W] += 1
     edges[stops_W] -= 1
@@ -218,7 +218,7 @@ def range_hashes(text: Bytes, starts_N: Offsets, stops_N: Offsets) -> UInt64s:
     return scramble((sums[stops_N] - sums[starts_N]) * inverse[starts_N])
 
 
-def _words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
+def find_words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
     """Where the words of `lower` begin and end, and how many sixths of a word each counts.
 
     Letters, digits and most other non-ASCII characters make words.
@@ -438,6 +438,17 @@ def sharing(keys_D: UInt64s) -> tuple[Int64s, Int64s]:
     shared = (sizes > 1) & (ordered[starts] != 0)
     members = order[np.repeat(shared, sizes)]
     return members, np.repeat(np.arange(np.count_nonzero(shared)), sizes[shared])
+
+
+def shared_bands(keys_BD: Iterable[UInt64s]) -> tuple[Int64s, Int64s]:
+    """Pairs of a document and a group of documents with an equal key, numbered across all bands."""
+    members, groups, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    for keys_D in keys_BD:  # 0 where a document has no shingles
+        sharing_P, groups_P = sharing(keys_D)
+        members.append(sharing_P)
+        groups.append(groups_P + count)
+        count += len(np.unique(groups_P))
+    return np.concatenate(members), np.concatenate(groups)
 
 
 def kept_for(

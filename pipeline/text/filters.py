@@ -253,8 +253,8 @@ class Rule(NamedTuple):
     """The setting of `RulesConfig` that turns it on, and is its limit."""
     source: str
     """Where the rule comes from."""
-    breaks: Callable[[TextMeasures, float], Mask]
-    """Which documents of a block are beyond the limit."""
+    breaks: Callable[[TextMeasures, float | npt.NDArray[np.float64]], Mask]
+    """Which documents of a block are beyond the limit, or each beyond its own: (D,)."""
 
 
 GOPHER, TABLE_A1, C4, FINEWEB = "Gopher A.1.1", "Gopher Table A1", "C4 2.2", "FineWeb 3.6"

@@ -123,20 +123,31 @@ def read_texts(
     account: Account | None = None,
 ) -> Iterator[TextBlock]:
     """The documents of an input shard; `account` notes what cannot be read."""
-    for block, _ in read_texts_and_paragraphs(
-        shard, corpus=corpus, cleaning=cleaning, account=account
-    ):
-        yield block
+    for states in read_states(shard, corpus=corpus, cleaning=cleaning, account=account):
+        yield states.texts
 
 
-def read_texts_and_paragraphs(
+class DocumentStates(NamedTuple):
+    """The same documents in each state from file to sentences."""
+
+    raw: DocumentBlock
+    """As their reader found them."""
+    whole: DocumentBlock
+    """Cleaned, one paragraph per line."""
+    paragraphs: DocumentBlock
+    """Without boilerplate and the lines that rules remove, personal data masked."""
+    texts: TextBlock
+    """One sentence per line, with the reason to drop each."""
+
+
+def read_states(
     shard: InputShard,
     *,
     corpus: CorpusConfig,
     cleaning: CleaningConfig,
     account: Account | None = None,
-) -> Iterator[tuple[TextBlock, DocumentBlock]]:
-    """The same, and beside each block its documents before they are split into sentences."""
+) -> Iterator[DocumentStates]:
+    """The same documents, with the states before; `account` notes what cannot be read."""
     source = corpus.sources[shard.source]
     if source.boilerplate and not cleaning.boilerplate:
         raise UsageError(
@@ -145,7 +156,7 @@ def read_texts_and_paragraphs(
         )
     rules = rules_of(source, cleaning)
     raw = _RawBlocks(shard, corpus, account)
-    for block, files_D, whole, replaced in _cleaned(raw):
+    for read, block, files_D, whole, replaced in _cleaned(raw):
         cleaned = whole
         if source.boilerplate:
             listed = read_boilerplate(
@@ -181,15 +192,16 @@ def read_texts_and_paragraphs(
             glued=glued,
             edits_DE=_edits(removed | masked, len(ends_D)),
         )
-        yield made, cleaned
+        yield DocumentStates(read, whole, cleaned, made)
     if raw.skipped:
         skipped = _placeholders(raw.skipped, source=shard.source)
-        yield skipped, DocumentBlock(skipped.text, skipped.ends_D, skipped.positions_D)
+        empty = DocumentBlock(skipped.text, skipped.ends_D, skipped.positions_D)
+        yield DocumentStates(empty, empty, empty, skipped)
 
 
 def read_paragraphs(shard: InputShard, *, corpus: CorpusConfig) -> Iterator[DocumentBlock]:
     """The cleaned documents of an input shard, one paragraph per line, before any is removed."""
-    for _, _, cleaned, _ in _cleaned(_RawBlocks(shard, corpus, None)):
+    for _, _, _, cleaned, _ in _cleaned(_RawBlocks(shard, corpus, None)):
         yield cleaned
 
 
@@ -239,8 +251,9 @@ class _RawBlocks:
             self.account.note(record)
 
 
-_CleanedBlock = tuple[DocumentBlock, npt.NDArray[np.uint32], DocumentBlock, Offsets]
-"""A raw block, the file of each document, the cleaned block, and U+FFFD in each document."""
+_CleanedBlock = tuple[DocumentBlock, DocumentBlock, npt.NDArray[np.uint32], DocumentBlock, Offsets]
+"""A raw block, the same without tags, the file of each document, the cleaned block, and U+FFFD in
+each document."""
 
 
 def _cleaned(raw: _RawBlocks) -> Iterator[_CleanedBlock]:
@@ -250,12 +263,11 @@ def _cleaned(raw: _RawBlocks) -> Iterator[_CleanedBlock]:
     # Neither too large for the caches nor so small that the calls cost more than the work: long
     # documents are cut into blocks, short ones joined.
     for group in grouped(_bounded(raw), lambda one: len(one[1].text), limit=STRIDE_BYTES):
-        block, files_D = _joined(group)
+        read, files_D = _joined(group)
         # Only where the source says so: for Wikipedia `html` is None and just entities are decoded.
-        if source.html:
-            block = without_tags(block)
+        block = without_tags(read) if source.html else read
         cleaned, replaced = clean(block, line_break=_line_break(source), from_html=from_html)
-        yield block, files_D, cleaned, replaced
+        yield read, block, files_D, cleaned, replaced
 
 
 def abbreviations_of(source: int, corpus: CorpusConfig) -> tuple[str, ...] | None:

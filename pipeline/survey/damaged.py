@@ -1,0 +1,95 @@
+"""How much of a corpus is damaged, and how.
+
+In:  documents of the sample, as read and as cleaned.
+Out: for each kind of damage (damage.py) how many documents have it, of which source, and passages.
+"""
+
+from collections import Counter
+from functools import partial
+
+import numpy as np
+
+from cloze.artifacts.arrays import Int64s, UInt64s
+from cloze.pipeline.readers.documents import DocumentBlock
+from cloze.pipeline.survey.counting import Smallest
+from cloze.pipeline.survey.damage import Kind, kinds, mended, places
+from cloze.pipeline.survey.results import Damage, Passage
+
+PASSAGES, CONTEXT, LONGEST = 3, 60, 120
+"""Passages shown of each kind, bytes beside what was found, and bytes of that."""
+
+LAYERS_LOOKED_AT = 200
+"""Passages of mojibake in a block that are mended, to know how often they were converted."""
+
+# D documents, M places
+
+
+class _Found:
+    def __init__(self) -> None:
+        self.times = 0
+        self.layers: Counter[int] = Counter()
+        self.by_source: Counter[int] = Counter()
+        self.passages: Smallest[Passage] = Smallest(PASSAGES)
+
+
+class DamageSurvey:
+    """Counts of all kinds."""
+
+    def __init__(self) -> None:
+        self._found = {kind.name: _Found() for kind in kinds()}
+
+    def add(
+        self, raw: DocumentBlock, whole: DocumentBlock, keys_D: UInt64s, *, source: int
+    ) -> None:
+        """Look for damage in documents; `keys_D` decide which passages are shown."""
+        for kind in kinds():
+            block = raw if kind.state == "raw" else whole
+            places_M2 = places(kind, block)
+            if not len(places_M2):
+                continue
+            found = self._found[kind.name]
+            documents_M = np.searchsorted(block.ends, places_M2[:, 0], side="right")
+            first = np.flatnonzero(np.diff(documents_M, prepend=-1))
+            found.times += len(places_M2)
+            found.by_source[source] += len(first)
+            text = block.text.tobytes()
+            if "read as" in kind.name:
+                spans = places_M2[:LAYERS_LOOKED_AT].tolist()
+                found.layers.update(mended(text[a:b].decode())[1] for a, b in spans)
+            # Of each document the first place.
+            shown = partial(_passage, kind, block, text, places_M2[first], source=source)
+            found.passages.offer(np.zeros(len(first)), keys_D[documents_M[first]], shown)
+
+    def found(self) -> tuple[Damage, ...]:
+        """The kinds that were found, in the order of `kinds`."""
+        return tuple(
+            Damage(
+                name=kind.name,
+                cause=kind.cause,
+                documents=found.by_source.total(),
+                times=found.times,
+                layers={n: count for n, count in sorted(found.layers.items()) if n},
+                by_source=dict(sorted(found.by_source.items())),
+                passages=tuple(found.passages.payloads()),
+            )
+            for kind in kinds()
+            if (found := self._found[kind.name]).times
+        )
+
+
+def _passage(
+    kind: Kind, block: DocumentBlock, text: bytes, places_M2: Int64s, at: int, *, source: int
+) -> Passage:
+    first, last = places_M2[at].tolist()
+    document = int(np.searchsorted(block.ends, first, side="right"))
+    start = max(first - CONTEXT, int(block.ends[document - 1]) if document else 0)
+    stop = min(last + CONTEXT, int(block.ends[document]))
+    found = text[first : min(last, first + LONGEST)].decode("utf-8", "ignore")
+    better, layers = mended(found) if "read as" in kind.name else ("", 0)
+    return Passage(
+        before=text[start:first].decode("utf-8", "ignore"),
+        found=found,
+        after=text[last:stop].decode("utf-8", "ignore"),
+        meant=better if layers else "",
+        source=source,
+    )
