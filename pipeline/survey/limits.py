@@ -9,7 +9,7 @@ each document, until it is known at which one the decision changes. So there is 
 each rule, and what is shown here is what it does.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cloze.artifacts.arrays import Int64s, Mask, UInt64s
 from cloze.pipeline.config.presets import PRESETS, Setting
-from cloze.pipeline.config.settings import CleaningConfig
+from cloze.pipeline.config.rules import RulesConfig
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.survey.counting import Smallest
 from cloze.pipeline.survey.results import RuleEffect, Sample
@@ -46,9 +46,9 @@ class Limit(NamedTuple):
     """Empty if the run has it."""
 
 
-def limit_of(rule: Rule | LineRule, cleaning: CleaningConfig) -> Limit | None:
+def limit_of(rule: Rule | LineRule, rules: RulesConfig) -> Limit | None:
     """The limit with which a rule is tried; None if it is off and no preset has it."""
-    if value := getattr(cleaning, rule.setting):
+    if value := getattr(rules, rule.setting):
         return Limit(value, "")
     for preset, settings in PRESETS.items():
         if rule.setting in settings:
@@ -80,18 +80,19 @@ class _Sides:
 
 
 class RuleSurvey:
-    """The effects of all rules on the documents of a sample."""
+    """The effects of all rules on the documents of a sample that have these rules."""
 
-    def __init__(self, cleaning: CleaningConfig) -> None:
-        self._cleaning = cleaning
+    def __init__(self, rules: RulesConfig, place: str) -> None:
+        """`place` is the table in which the rules are set."""
+        self._place = place
         on = {name: value for one in PRESETS.values() for name, value in one.items()}
         # n-grams are counted only if a setting asks for them
-        self._measured = cleaning.model_copy(
-            update={name: value for name, value in on.items() if not getattr(cleaning, name)}
+        self._measured = rules.model_copy(
+            update={name: value for name, value in on.items() if not getattr(rules, name)}
         )
-        limits = ((rule.setting, limit_of(rule, cleaning)) for rule in RULES)
+        limits = ((rule.setting, limit_of(rule, rules)) for rule in RULES)
         self._documents = {name: _Sides(limit, SAMPLES) for name, limit in limits if limit}
-        limits = ((rule.setting, limit_of(rule, cleaning)) for rule in LINE_RULES)
+        limits = ((rule.setting, limit_of(rule, rules)) for rule in LINE_RULES)
         self._lines = {name: _Sides(limit, LINE_SAMPLES) for name, limit in limits if limit}
         self.presets = dict.fromkeys(PRESETS, 0)
         """Documents that a preset's rules would drop, by preset."""
@@ -169,21 +170,38 @@ class RuleSurvey:
     def effects(self) -> Iterator[RuleEffect]:
         """What each rule finds: those of the run first, then by how much they find."""
         found = [
-            _effect(
-                rule.reason.name.lower().replace("_", " "),
-                rule,
-                self._documents[rule.setting],
-                "documents",
-            )
+            self._effect(rule.reason.name.lower(), rule, self._documents, "documents")
             for rule in RULES
             if rule.setting in self._documents
         ]
         found += [
-            _effect(rule.name, rule, self._lines[rule.setting], "lines")
+            self._effect(rule.name, rule, self._lines, "lines")
             for rule in LINE_RULES
             if rule.setting in self._lines
         ]
         yield from sorted(found, key=lambda one: (not one.on, one.unit, -one.share))
+
+    def _effect(
+        self, reason: str, rule: Rule | LineRule, by_setting: Mapping[str, _Sides], unit: str
+    ) -> RuleEffect:
+        sides = by_setting[rule.setting]
+        limit = sides.limit.value
+        return RuleEffect.model_validate(
+            {
+                "reason": reason.replace("_n_gram", " n-gram").replace("_", " "),
+                "setting": rule.setting,
+                "source": rule.source,
+                "place": self._place,
+                "preset": sides.limit.preset,
+                "on": not sides.limit.preset,
+                "limit": ", ".join(limit) if isinstance(limit, tuple) else limit,
+                "unit": unit,
+                "count": sides.count,
+                "of": sides.of,
+                "out": tuple(sides.out.payloads()),
+                "kept": tuple(sides.kept.payloads()),
+            }
+        )
 
 
 def _offer(
@@ -203,22 +221,3 @@ def _shown(value: float, limit: Setting) -> float:
     if isinstance(limit, int):
         return float(round(value))
     return float(f"{value:.4g}")
-
-
-def _effect(reason: str, rule: Rule | LineRule, sides: _Sides, unit: str) -> RuleEffect:
-    limit = sides.limit.value
-    return RuleEffect.model_validate(
-        {
-            "reason": reason.replace("_n_gram", " n-gram").replace("_", " "),
-            "setting": rule.setting,
-            "source": rule.source,
-            "preset": sides.limit.preset,
-            "on": not sides.limit.preset,
-            "limit": ", ".join(limit) if isinstance(limit, tuple) else limit,
-            "unit": unit,
-            "count": sides.count,
-            "of": sides.of,
-            "out": tuple(sides.out.payloads()),
-            "kept": tuple(sides.kept.payloads()),
-        }
-    )

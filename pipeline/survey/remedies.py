@@ -124,11 +124,11 @@ def _rules(found: Survey) -> Iterator[Remedy]:
                 yield Remedy(
                     finding=f"{rule.setting} finds {_share(rule.count, rule.of)} of the "
                     f"{rule.unit}: more than half",
-                    place="[cleaning]",
+                    place=rule.place,
                     line=f"{rule.setting} = {'false' if rule.limit is True else 0}",
                 )
         elif WORTH < rule.share <= MUCH:
-            yield Remedy(finding=_effect(rule), place="[cleaning]", line=rule_line(rule))
+            yield Remedy(finding=_effect(rule), place=rule.place, line=rule_line(rule))
 
 
 def _effect(rule: RuleEffect) -> str:
@@ -144,15 +144,25 @@ def rule_line(rule: RuleEffect) -> str:
 
 
 def _personal(found: Survey, stage: TokensStage) -> Iterator[Remedy]:
-    kinds_found = {name: count for name, count in found.personal.items() if count}
-    if kinds_found:
+    for place, by_kind in found.personal.items():
+        kinds_found = {name: count for name, count in by_kind.items() if count}
+        if not kinds_found:
+            continue
+        # What is masked already was not counted.
+        every = tuple(dict.fromkeys((*_masked(stage, place), *kinds_found)))
         counts = ", ".join(f"{count:,} × {name}" for name, count in kinds_found.items())
-        every = tuple(dict.fromkeys((*stage.cleaning.mask, *kinds_found)))
         yield Remedy(
             finding=f"Personal data in the sample: {counts}",
-            place="[cleaning]",
+            place=place,
             line=f"mask = {toml_value(every)}",
         )
+
+
+def _masked(stage: TokensStage, place: str) -> tuple[str, ...]:
+    """What the rules of a table mask."""
+    *_, number = place.split()
+    own = stage.corpus.sources[int(number)].cleaning if number.isdecimal() else stage.cleaning
+    return own.mask if own else ()
 
 
 def _table(source: int) -> str:

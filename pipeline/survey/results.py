@@ -118,6 +118,8 @@ class RuleEffect(Result):
     setting: str
     source: str
     """Where the rule comes from."""
+    place: str
+    """The table in which it is set: that of all sources, or of one with its own rules."""
     preset: str
     """The preset that has this limit; empty if the run has set its own."""
     on: bool
@@ -213,7 +215,8 @@ class Survey(Result):
     rules: tuple[RuleEffect, ...]
     presets: dict[str, int]
     """Documents of the sample that at least one of a preset's rules would drop."""
-    personal: dict[str, int]
-    """Personal data of the sample by kind, that are not masked."""
+    personal: dict[str, dict[str, int]]
+    """Personal data of the sample that are not masked: by the table in which to mask them, and by
+    kind."""
     changes: tuple[Change, ...]
     remedies: tuple[Remedy, ...]

@@ -24,7 +24,9 @@ from cloze.artifacts.rng import document_streams, stream_seed
 from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tables import DROPPED_NAME
-from cloze.pipeline.config.settings import CleaningConfig, TokensStage
+from cloze.pipeline.config.presets import PRESETS
+from cloze.pipeline.config.rules import RulesConfig
+from cloze.pipeline.config.settings import TokensStage
 from cloze.pipeline.kept_documents import KeptDigests, digest_scalars
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.readers.input_shards import find_corpus, input_shards
@@ -49,7 +51,7 @@ from cloze.pipeline.survey.selecting import beginning, characters, selected
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.languages import told_languages
 from cloze.pipeline.text.personal import KINDS, mask_personal
-from cloze.pipeline.text.texts import DocumentStates, count_lines, read_states
+from cloze.pipeline.text.texts import DocumentStates, count_lines, read_states, rules_of
 
 SEED = 1
 """Of the sample, whatever the run's seed."""
@@ -66,6 +68,9 @@ SHOWN_LINES, SHOWN_PHRASES, CANDIDATES = 30, 30, 400
 
 SHOWN_LANGUAGES = 20
 UNKNOWN_LANGUAGE = "unknown"
+
+ALL_SOURCES = "[cleaning]"
+"""The table with the rules of sources without their own."""
 
 # D documents of a block
 
@@ -148,10 +153,11 @@ class _Surveyor:
         self._sources = {number: _Text() for number in range(len(stage.corpus.sources))}
         self._languages: dict[str, _Text] | None = {}
         self._sampled_read = self._sampled_kept = 0
-        self._damage, self._rules = DamageSurvey(), RuleSurvey(stage.cleaning)
+        self._damage = DamageSurvey()
+        self._rules = {ALL_SOURCES: RuleSurvey(stage.cleaning, ALL_SOURCES)}
         self._phrases = [FrequentKeys() for _ in SIZES]
         self._lines = {number: FrequentKeys() for number in range(len(stage.corpus.sources))}
-        self._personal: Counter[str] = Counter()
+        self._personal: dict[str, Counter[str]] = {}
         self._changes: dict[str, Smallest[Change]] = {
             name: Smallest(CHANGES) for name in ("at random", "changed")
         }
@@ -190,7 +196,9 @@ class _Surveyor:
         has_text_D = wanted_D & (np.diff(states.paragraphs.ends, prepend=0) > 0)
         sentences_D = count_lines(states.texts.text, states.texts.ends_D)
         if has_text_D.any():
-            self._rules.add(
+            rules = rules_of(self._stage.corpus.sources[source], self._stage.cleaning)
+            place = self._place(source)
+            self._rules.setdefault(place, RuleSurvey(rules, place)).add(
                 selected(states.whole, has_text_D),
                 selected(states.paragraphs, has_text_D),
                 sentences_D[has_text_D],
@@ -243,9 +251,12 @@ class _Surveyor:
         for counted, (keys_N, text_at) in zip(self._phrases, phrases.n_grams(), strict=True):
             counted.add(keys_N, text_at)
         self._lines[states.texts.source].add(*phrases.lines(), every=True)
-        unmasked = tuple(name for name in KINDS if name not in self._stage.cleaning.mask)
-        _, found = mask_personal(block, CleaningConfig.model_validate({"mask": unmasked}))
-        self._personal.update({name: int(counts_D.sum()) for name, counts_D in found.items()})
+        source = states.texts.source
+        masked = rules_of(self._stage.corpus.sources[source], self._stage.cleaning).mask
+        unmasked = tuple(name for name in KINDS if name not in masked)
+        _, found = mask_personal(block, RulesConfig.model_validate({"mask": unmasked}))
+        counts = {name: int(counts_D.sum()) for name, counts_D in found.items()}
+        self._personal.setdefault(self._place(source), Counter()).update(counts)
         self._add_languages(block, characters_D[wanted_D], tokens_D[wanted_D])
 
     def _add_languages(self, block: DocumentBlock, characters_D: Int64s, tokens_D: Int64s) -> None:
@@ -302,13 +313,20 @@ class _Surveyor:
             damage=self._damage.found(),
             frequent=(self._frequent_lines(), *self._frequent_phrases()),
             copies=self._copies.groups(),
-            rules=tuple(self._rules.effects()),
-            presets=self._rules.presets,
-            personal=dict(self._personal),
+            rules=tuple(effect for of in self._rules.values() for effect in of.effects()),
+            presets={
+                name: sum(of.presets[name] for of in self._rules.values()) for name in PRESETS
+            },
+            personal={place: dict(found) for place, found in self._personal.items()},
             changes=tuple(change for of in self._changes.values() for change in of.payloads()),
             remedies=(),
         )
         return found.model_copy(update={"remedies": remedies(found, self._stage)})
+
+    def _place(self, source: int) -> str:
+        """The table with the rules of a source."""
+        own = self._stage.corpus.sources[source].cleaning is not None
+        return f"[corpus.sources.cleaning], of source {source}" if own else ALL_SOURCES
 
     def _reasons(self) -> Mapping[int, Counter[str]]:
         """How many documents of each source were dropped for each reason."""

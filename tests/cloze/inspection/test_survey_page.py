@@ -162,7 +162,7 @@ def test_what_was_planted_is_found_and_each_remedy_is_a_line_that_works(
     kept_text, other = largest["texts"][:2]
     assert [kind for kind, _ in kept_text] == ["same"]
     assert [text.rstrip()[:6] for kind, text in other if kind != "same"] == ["number", "number"]
-    assert found["personal"]["mail"] == 1
+    assert found["personal"]["[cleaning]"]["mail"] == 1
 
     lines_by_place: dict[str, list[str]] = {}
     for remedy in found["remedies"]:
@@ -215,6 +215,20 @@ def test_samples_stand_on_both_sides_of_a_rules_limit(
     assert found["presets"]["gopher"] >= rules["min_mean_word_length"]["count"]
     fates = {change["fate"] for change in found["changes"]}
     assert fates <= {"kept", "short", "dropped later, as a copy"}
+
+
+def test_a_source_with_its_own_rules_is_tried_with_these(
+    cloze: Cloze, folder: Path, mails: list[str]
+) -> None:
+    prepare(cloze, folder, more="cleaning = { min_words = 9 }\n\n[cleaning]\nmin_words = 12")
+    found = surveyed(cloze)
+    rules = {rule["place"]: rule for rule in found["rules"] if rule["setting"] == "min_words"}
+    own = "[corpus.sources.cleaning], of source 1"
+    assert {place: rule["limit"] for place, rule in rules.items()} == {"[cleaning]": 12, own: 9}
+    assert (rules["[cleaning]"]["of"], rules[own]["of"]) == (len(mails), 30)
+    dropped = [source["dropped"].get("short", 0) for source in found["sources"]]
+    assert [rules["[cleaning]"]["count"], rules[own]["count"]] == dropped
+    assert found["personal"].keys() == {"[cleaning]", own}
 
 
 def test_a_page_is_valid_runs_nothing_and_is_the_same_every_time(
