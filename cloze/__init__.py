@@ -140,7 +140,7 @@ def load_batches(
     if seed is None:
         seed = config.pretraining_seed
     return PretrainingBatches(
-        examples.directory, config.pretrain, seed=seed, padded=padded, rank=rank, ranks=ranks
+        examples.directory, config.mixed_recipe, seed=seed, padded=padded, rank=rank, ranks=ranks
     )
 
 

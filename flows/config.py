@@ -459,8 +459,9 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 11
-    """11: errors below a tenth of a point have a digit of their own;
+    format_version: ClassVar[int] = 12
+    """12: the mixture of sources with names;
+    11: errors below a tenth of a point have a digit of their own;
     10: the training of an encoder that came trained is called adaptation;
     9: an encoder that is compared with itself before training is called adapted."""
 

@@ -114,6 +114,10 @@ def _files(tables: Iterable[tuple[int, pa.Table]]) -> Iterator[tuple[int, list[p
         yield before, waiting
 
 
+KEPT_FIELDS = {"name", "share", "weight", "heldout", "heldout_documents"}
+"""Fields of a source that are about its documents and not about the files that they came from."""
+
+
 def _corpus(
     stage: TokensStage,
     counts: Mapping[int, Mapping[str, int]],
@@ -126,14 +130,12 @@ def _corpus(
     sources = []
     for number in sorted(counts):
         config = stage.corpus.sources[number]
-        kept = {"weight": config.weight, "heldout": config.heldout}
-        kept["heldout_documents"] = config.heldout_documents
         sources.append(
             {
                 "reader": form,
                 "path": f"{directory.absolute()}/source-{number}-*.{form}",
                 "line_break": line_break_of(stage.corpus, number),
-                **{key: value for key, value in kept.items() if value not in ("", 1)},
+                **config.model_dump(include=KEPT_FIELDS, exclude_defaults=True),
             }
         )
     return {

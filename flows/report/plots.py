@@ -491,24 +491,38 @@ def companions(summary: Summary, training: Pretraining) -> list[Markup]:
     ]
 
 
+MOST_COURSES = 24
+"""Sources of a mixture beyond which their table alone says how well they were learnt."""
+
+
 def source_losses(training: Pretraining) -> list[Markup]:
-    """Small multiples: held-out loss of each source, on the same scale."""
-    values = [loss for source in training.mixture for _, loss in source.heldout]
+    """Small multiples: held-out loss of each source, in front of all others."""
+    courses = {
+        source.name: [(float(step), loss) for step, loss in source.heldout]
+        for source in training.mixture
+        if len(source.heldout) > 1
+    }
+    if len(courses) > MOST_COURSES:
+        return []
     return [
         charts.small_chart(
             LineChart(
-                lines=[ChartLine([(float(step), loss) for step, loss in source.heldout], "ours")],
+                lines=[
+                    *(
+                        ChartLine(places, "faint")
+                        for other, places in courses.items()
+                        if other != name
+                    ),
+                    ChartLine(own, "ours"),
+                ],
                 x_label="",
-                y_label=source.name,
+                y_label=name,
                 x_text=short,
                 y_text="{:.2f}".format,
-                y_bottom=min(values),
-                y_top=max(values),
             ),
-            label=f"held-out loss of {source.name} over steps",
+            label=f"held-out loss of {name} over steps",
         )
-        for source in training.mixture
-        if len(source.heldout) > 1
+        for name, own in courses.items()
     ]
 
 

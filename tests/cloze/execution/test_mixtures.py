@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cloze.artifacts.config import read_toml
+
 Cloze = Callable[..., Any]
 
 CONFIG = """
@@ -88,4 +90,9 @@ def test_a_source_that_is_empty_after_cleaning_is_named_and_other_shares_prepare
     (mixed / "mixed.toml").write_text(text)
     done = cloze("pretrain", "mixed.toml", "--json")
     assert done.returncode == 0, done.stderr
-    assert "running" not in done.stderr.split("pretrain: running")[0]
+    assert "tokens: running" not in done.stderr
+    assert "examples: running" not in done.stderr
+    done = cloze("documents", "mixed", "out", "--format", "jsonl")
+    assert done.returncode == 0, done.stderr
+    (towns,) = read_toml("out/corpus.toml")["corpus"]["sources"]  # type: ignore[call-overload,index]
+    assert towns["name"] == "towns"
