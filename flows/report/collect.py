@@ -526,6 +526,10 @@ def changed_settings(
         parts = {key: value for one in manifests.values() for key, value in one.config.items()}
         # Stages also have fields that are not the run's.
         known = {key: value for key, value in parts.items() if key in RunConfig.model_fields}
+        if names := parts.get("names"):  # of sources, which only the examples know by name
+            sources = zip(known["corpus"]["sources"], names, strict=True)
+            named = [{**source, "name": own} for source, own in sources]
+            known["corpus"] = {**known["corpus"], "sources": named}
         tables = {
             **known,
             "name": name,

@@ -8,9 +8,11 @@ import pytest
 from cloze.artifacts.manifest import Manifest
 from cloze.artifacts.results import MaskedSentences, Scores
 from cloze.artifacts.stage import InputRef
+from cloze.flows.config import ReportConfig, RunConfig
 from cloze.flows.report import wording as words
 from cloze.flows.report.__main__ import make_report
 from cloze.flows.report.collect import (
+    changed_settings,
     collect,
     collect_mixture,
     length_at,
@@ -22,6 +24,7 @@ from cloze.flows.report.figures import figures, read_summary, terminal_lines
 from cloze.flows.report.page import render
 from cloze.flows.report.plots import companions, learning_curve, source_losses, story
 from cloze.flows.report.summary import MixedSource, Summary
+from cloze.flows.stages import chain
 from cloze.flows.workspace import Workspace
 from tests.flows.report.report_run import (
     LANGUAGE_MODEL,
@@ -260,3 +263,32 @@ def test_the_mixture_is_what_was_read_in_each_phase(summary: Summary) -> None:
     assert "<h3>Mixture</h3>" in page
     assert "held-out loss of wiki over steps" in page
     assert len(source_losses(training)) == 1
+
+
+def test_a_configuration_put_together_from_stages_has_the_names_that_it_mixes() -> None:
+    sources = [{"reader": "text", "path": "a"}, {"reader": "text", "path": "b"}]
+    run = RunConfig.model_validate(
+        {
+            "name": "mixed",
+            "corpus": {
+                "sources": [
+                    {**sources[0], "name": "wiki", "share": 0.3},
+                    {**sources[1], "name": "guides"},
+                ]
+            },
+        }
+    )
+    manifests = {
+        stage.name: Manifest(
+            stage=stage.name,
+            key="0" * 64,
+            format_version=1,
+            config=stage.config.model_dump(mode="json"),
+            inputs={},
+            files=(),
+        )
+        for stage in chain(run)
+        if stage.name in ("tokens", "examples", "pretrain")
+    }
+    again = changed_settings(manifests, None, name="mixed", report=ReportConfig())
+    assert chain(RunConfig.model_validate(again))[:4] == chain(run)[:4]
