@@ -62,6 +62,9 @@ from cloze.model.training.pretrain import checkpoint_folder
 from cloze.model.training.start import restart_prepared, threads_per_rank
 from cloze.model.training.waiting import patient_threads
 
+PARTS = 10
+"""Checkpoints of a course, unless `checkpoint_every` asks for more."""
+
 PRETRAINING_HEADS = ("masked_lm.", "next_sentence.")
 """Parameters that lessons do not teach."""
 
@@ -83,8 +86,10 @@ def make_student(table: StageTable, options: list[str], *, fault: FaultHook = no
             "inputs": {role: given.digest for role, given in table.inputs.items()},
         }
         course = Course(stage, lessons, model.to(world.device), world)
+        # A course is short, and its steps are long: a kill should not cost more than a part of it.
+        every = min(machine.checkpoint_every, max(course.steps // PARTS, 1))
         with Stop().listening() as stop:
-            course.train(checkpoints, identity, stop, every=machine.checkpoint_every)
+            course.train(checkpoints, identity, stop, every=every)
         model.cpu()
         return course
 
