@@ -102,6 +102,29 @@ REPEATS_NAME = "repeats.arrow"
 REPEATS_SCHEMA = pa.schema(list(LINES_SCHEMA)[:3])
 """Schema of these, sorted by source and key."""
 
+SCORES_NAME, SCORE_COUNTS_NAME = "scores.arrow", "counts.arrow"
+"""File names of the scores of documents, which the stage `scores` makes, and of how many documents
+have each."""
+
+SCORES_SCHEMA = pa.schema(
+    [
+        pa.field("document_digest", pa.binary(TOKEN_DIGEST_BYTES), nullable=False),
+        pa.field("source", pa.uint16(), nullable=False),
+        pa.field("score", pa.float32(), nullable=False),
+        pa.field("is_held_out", pa.bool_(), nullable=False),
+    ]
+)
+"""Schema of the scores, sorted by digest, each once, with the first of its sources."""
+
+SCORE_COUNTS_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.uint16(), nullable=False),
+        pa.field("score", pa.float32(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),
+    ]
+)
+"""Schema of their counts, by source and ascending score, without held-out documents."""
+
 DROPPED_NAME = "dropped.arrow"
 """File name of the list of dropped documents."""
 

@@ -77,6 +77,11 @@ COMMANDS = {
         "List lines that recur in many documents, which are removed before anything else.",
         "cloze boilerplate mine.toml --set corpus.sources.0.boilerplate={}",
     ),
+    "scores": (
+        f"{STAGE}:scores",
+        "Score the quality of every document, by which cleaning.keep drops some.",
+        "cloze scores mine.toml --set quality.labelled=labelled.jsonl",
+    ),
     "dedup": (
         f"{STAGE}:dedup",
         "Find near-duplicates and overlaps with evaluation sets, which `tokens` then drops.",

@@ -28,6 +28,7 @@ RunName = Annotated[str, Parameter(help="Name of a run in the workspace.")]
 MODEL_FIELDS = (
     *("pretrain.init", "pretrain.continue_from"),
     *("finetune.encoder", "finetune.second_encoder", "negatives.encoder", "distill.teacher"),
+    "quality.model",
 )
 """Fields of the configuration whose value is a model."""
 
@@ -110,7 +111,9 @@ class Target(Place):
         space = workspace(machine.workspace)
         # Names of runs become directories here, so nothing later depends on what a name refers to.
         for place in models:
-            run = with_value(run, place, model_directory(str(named[place]), space))
+            stage = "finetune" if place == "quality.model" else "pretrain"
+            directory = model_directory(str(named[place]), space, stage=stage)
+            run = with_value(run, place, directory)
         if examples:
             name = f"{examples}/examples" if examples in list_runs(space) else examples
             directory = named_artifact(name, space).directory

@@ -38,6 +38,7 @@ from cloze.pipeline.config.settings import (
     LabelsConfig,
     PairsConfig,
     PipelineMachine,
+    QualityConfig,
     VocabularyConfig,
 )
 
@@ -47,7 +48,9 @@ RESERVED_NAMES = ("artifacts", "prefect")
 RANKED = ("pretrain", "finetune", "evaluate")
 """Stages that run torch, as several ranks where the machine has them, on several nodes too."""
 
-WITH_A_CORPUS = ("cleaning", "dedup", "vocabulary", "examples", "encoder", "pretrain", "evaluate")
+WITH_A_CORPUS = (
+    *("cleaning", "quality", "dedup", "vocabulary", "examples", "encoder", "pretrain", "evaluate"),
+)
 """Tables that only apply to a run with a corpus."""
 
 
@@ -168,6 +171,9 @@ class RunConfig(RecordedConfig):
     cleaning: CleaningConfig = CleaningConfig()
     """Cleaning and filtering of documents."""
 
+    quality: QualityConfig | None = None
+    """Scores of quality for all documents; `cleaning.keep` says which are kept."""
+
     dedup: DedupConfig = DedupConfig()
     """Removal of near-duplicates and of overlap with evaluation sets; off by default."""
 
@@ -244,6 +250,19 @@ class RunConfig(RecordedConfig):
             raise ValueError(
                 "cleaning.boilerplate names a list of lines, but no source uses it; set "
                 "boilerplate = {} in those whose lines it lists"
+            )
+        if self.quality and self.cleaning.scores:
+            raise ValueError(
+                "cleaning.scores names scores, but [quality] makes others; remove one of them"
+            )
+        if self.cleaning.keep and not (self.quality or self.cleaning.scores):
+            raise ValueError(
+                f"cleaning.keep = {self.cleaning.keep!r}, but nothing scores documents; add "
+                '[quality] with labelled = "FILE", or set cleaning.scores'
+            )
+        if self.cleaning.scores and not self.cleaning.keep:
+            raise ValueError(
+                'cleaning.scores has no effect without cleaning.keep; set it, as "best 50%"'
             )
         answers, sentences = len(self.report.answers), len(self.evaluate.masked_sentences)
         if answers not in (0, sentences):

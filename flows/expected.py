@@ -44,7 +44,8 @@ from cloze.flows.workspace import Workspace, find_record, list_runs
 from cloze.model.config import RANKING_KINDS, SIZE_NAMES, EncoderConfig, TaskConfig
 
 START_SECONDS = {
-    **{"boilerplate": 1.0, "dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0, "examples": 0.7},
+    **{"boilerplate": 1.0, "scores": 1.5, "dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0},
+    "examples": 0.7,
     **{"labels": 0.9, "pretrain": 7.2, "finetune": 6.5, "evaluate": 3.9, "report": 1.85},
 }
 """Start-up of each stage's program: imports, workers, compilation. Measured with
@@ -206,7 +207,7 @@ def seconds_by_rates(
         return amount / PARSING_RATE, "measured rates"
     if stage == "examples":
         return amount / EXAMPLES_RATE / workers, "measured rates"
-    if stage in ("vocabulary", "tokens", "dedup", "boilerplate"):
+    if stage in ("vocabulary", "tokens", "dedup", "boilerplate", "scores"):
         seconds = amount / TOKENS_RATE / workers
         if stage == "vocabulary":
             seconds += min(amount, work.run.vocabulary.sample_bytes) / LEARNING_RATE
@@ -275,7 +276,9 @@ class Work:
         heldout = self.run.evaluate.examples if self.run.corpus else 0
         flops, _ = self._fine_tuning
         return {
-            **dict.fromkeys(("boilerplate", "dedup", "vocabulary", "tokens"), self.text_bytes),
+            **dict.fromkeys(
+                ("boilerplate", "scores", "dedup", "vocabulary", "tokens"), self.text_bytes
+            ),
             "examples": self.weighted_bytes * examples.copies * len(examples.max_seq_lengths),
             "labels": float(sum(map(_source_bytes, labelled))),
             "pretrain": self._pretraining_flops(),

@@ -41,6 +41,8 @@ from cloze.pipeline.config.settings import (
     LabelsStage,
     PairsStage,
     PipelineMachine,
+    QualityConfig,
+    ScoresStage,
     TokensStage,
     VocabularyStage,
 )
@@ -176,23 +178,31 @@ def _table(
 
 def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     """The stages from the corpus to the encoder."""
-    drop_list = {"cleaning.drop_list": run.cleaning.drop_list}
-    documents = {**_cleaned_documents(run, corpus), "drop_list": ExternalInput(artifacts=drop_list)}
-    documents = given(documents)
+    others = {
+        "drop_list": {"cleaning.drop_list": run.cleaning.drop_list},
+        "scores": {"cleaning.scores": run.cleaning.scores},
+    }
+    lists_of_others = {role: ExternalInput(artifacts=place) for role, place in others.items()}
+    documents = given({**_cleaned_documents(run, corpus), **lists_of_others})
     # Only examples and training know sources by name, so that nothing else depends on a mixture.
     names, corpus = corpus.names, corpus.unnamed()
     common = {"seed": run.seed, "corpus": corpus, "cleaning": run.cleaning}
     lines = {"boilerplate": "boilerplate"} if run.lists_boilerplate else {}
-    lists = {**lines, "drop_list": "dedup"} if run.dedup.wanted else lines
     stages = []
     if lines:
         stages.append(Stage(BoilerplateStage(corpus=corpus), external=_documents(corpus)))
+    filters = lines
+    if run.quality:
+        stages.append(_scoring(run, corpus, run.quality, lines))
+        if run.cleaning.keep:
+            filters = {**lines, "scores": ScoresStage.stage}
+    lists = {**filters, "drop_list": "dedup"} if run.dedup.wanted else filters
     if run.dedup.wanted:
         sets = enumerate(run.dedup.overlap.paths if run.dedup.overlap else ())
         files = {f"dedup.overlap.paths.{index}": path for index, path in sets}
         evaluation = given({"evaluation sets": ExternalInput(files=files)})
         config = DedupStage(**common, dedup=run.dedup)
-        stages.append(Stage(config, inputs=lines, external={**documents, **evaluation}))
+        stages.append(Stage(config, inputs=filters, external={**documents, **evaluation}))
     vocabulary = {"vocabulary.path": run.vocabulary.path}
     recipe = run.mixed_recipe
     if recipe.continue_from:  # the finished run has already used the initial encoder
@@ -224,6 +234,32 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
             external=given({"init": ExternalInput(models={"pretrain.init": recipe.init})}),
         ),
     ]
+
+
+def _scoring(
+    run: RunConfig, corpus: CorpusConfig, quality: QualityConfig, lines: Mapping[str, str]
+) -> Stage:
+    """The stage that scores documents; `lines`: its inputs."""
+    # Which documents the scores keep or a list drops changes no score.
+    others = {"keep": "", "scores": "", "drop_list": ""}
+    cleaning = run.cleaning.model_copy(update=others)
+    good = ExternalInput(
+        files={f"quality.good.{index}.path": one.path for index, one in enumerate(quality.good)},
+        exclude={
+            f"quality.good.{index}.path": one.exclude for index, one in enumerate(quality.good)
+        },
+        packages={
+            f"quality.good.{index}.packages": one.packages for index, one in enumerate(quality.good)
+        },
+    )
+    external = {
+        **_cleaned_documents(run, corpus),
+        "labelled": ExternalInput(files={"quality.labelled": quality.labelled}),
+        "good": good,
+        "model": ExternalInput(models={"quality.model": quality.model}),
+    }
+    config = ScoresStage(seed=run.seed, corpus=corpus, cleaning=cleaning, quality=quality)
+    return Stage(config, inputs=lines, external=given(external))
 
 
 def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
@@ -317,7 +353,7 @@ def _pairs(run: RunConfig) -> Stage:
     pairs = PairsStage(
         seed=run.seed,
         corpus=run.pairs_corpus.unnamed(),
-        cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
+        cleaning=run.cleaning.model_copy(update={"drop_list": "", "keep": "", "scores": ""}),
         pairs=run.pairs.model_copy(update={"sources": ()}),
     )
     is_corpus = run.pairs_corpus == run.corpus

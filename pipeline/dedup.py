@@ -56,6 +56,7 @@ from cloze.artifacts.store import (
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.pipeline.config.settings import DedupStage, NearDuplicatesConfig
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.readers.score_table import with_scores
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue
 from cloze.pipeline.text.duplicates import (
@@ -154,6 +155,7 @@ class DuplicateSearch:
 def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: search every input shard, then write the drop list."""
     stage = with_line_list(parse(DedupStage, table.config, source="stage dedup"), table)
+    stage = with_scores(stage, table)
     if not stage.dedup.wanted:
         raise UsageError(
             "[dedup]: nothing to look for; set dedup.near_duplicates = {} or dedup.overlap"

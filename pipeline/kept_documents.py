@@ -23,6 +23,7 @@ from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.pipeline.config.settings import CorpusConfig, TokensStage
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.readers.input_shards import find_corpus, input_shards, reader_named
+from cloze.pipeline.readers.score_table import read_scores
 from cloze.pipeline.text.filters import Reason
 from cloze.pipeline.text.languages import told_languages
 from cloze.pipeline.text.splits import FEWEST_DOCUMENTS, assign_splits, split_names, tail_digest
@@ -38,11 +39,12 @@ SCHEMA = pa.schema(
         pa.field("position", pa.int64()),
         pa.field("language", pa.string()),
         pa.field("language_share", pa.float64()),
+        pa.field("score", pa.float64()),
     ]
 )
 """Of each document: its text, one paragraph per line; digest of its sentences; split; path of its
-source, its file and its position there; and, where `languages` is set for its source, the language
-of most of its text and the share of that."""
+source, its file and its position there; where `languages` is set for its source, the language of
+most of its text and the share of that; and, where the run has scores of quality, its own."""
 
 # D documents of a block, K kept ones of the artifact
 
@@ -158,7 +160,8 @@ def line_break_of(corpus: CorpusConfig, source: int) -> str:
 def kept_documents(artifact: Artifact, stage: TokensStage) -> Iterator[tuple[int, pa.Table]]:
     """The documents of `artifact` as tables of `SCHEMA`, each with the number of its source.
 
-    stage: the settings with which it was made, with the places of corpus and list of boilerplate.
+    stage: the settings with which it was made, with the places of the corpus, of the list of
+           boilerplate and of scores.
     Raises `IntegrityError` if some documents are not in the corpus any more.
     """
     corpus, cleaning = stage.corpus, stage.cleaning
@@ -173,6 +176,11 @@ def kept_documents(artifact: Artifact, stage: TokensStage) -> Iterator[tuple[int
                 table = table.set_column(2, "split", pa.array(names.tolist(), pa.string()))
                 if rules_of(corpus.sources[shard.source], cleaning).languages:
                     table = _with_languages(table)
+                if cleaning.scores:
+                    scores, _ = read_scores(cleaning.scores).find(states.texts.digests[rows])
+                    table = table.set_column(
+                        SCHEMA.get_field_index("score"), "score", pa.array(scores, pa.float64())
+                    )
                 yield shard.source, table
     kept.require_all_seen()
 
@@ -200,6 +208,7 @@ def _table(
         "position": block.positions_D[rows].tolist(),
         "language": [None] * count,
         "language_share": [None] * count,
+        "score": [None] * count,
     }
     return pa.Table.from_pydict(columns, schema=SCHEMA)
 

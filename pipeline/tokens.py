@@ -51,6 +51,7 @@ from cloze.artifacts.tokenizer import read_tokenizer_json
 from cloze.pipeline.config.settings import TokensStage
 from cloze.pipeline.mlm.statistics import tokens_summary
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.readers.score_table import with_scores
 from cloze.pipeline.runner.execution import Runner, work_directory
 from cloze.pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from cloze.pipeline.shuffle.buckets import (
@@ -97,7 +98,7 @@ ShuffleBackend = LocalSpill | BeamGroupByKey
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: keep finished parts, make the rest, write the manifest."""
     stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
-    stage = with_line_list(stage, table)
+    stage = with_scores(with_line_list(stage, table), table)
     runner = Runner.of(table, options)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()

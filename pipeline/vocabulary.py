@@ -54,6 +54,7 @@ from cloze.artifacts.tokenizer import (
 )
 from cloze.pipeline.config.settings import CorpusConfig, VocabularyStage
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.readers.score_table import with_scores
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue, for_each
 from cloze.pipeline.text.duplicates import DropList, read_drop_list, with_drop_list
@@ -93,7 +94,7 @@ CANDIDATES_SCHEMA = pa.schema(
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: read the given tokenizer, or learn one from a sample."""
     stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
-    stage = with_line_list(stage, table)
+    stage = with_scores(with_line_list(stage, table), table)
     config = stage.vocabulary
     if config.path:
         tokenizer = read_vocabulary(

@@ -21,7 +21,7 @@ from cloze.flows.stages import PREPARE
 from cloze.flows.workspace import stage_tables
 from cloze.options import TARGET, ConfigPath, Target
 
-BEAM = {*PREPARE, "boilerplate", "dedup"}
+BEAM = {*PREPARE, "boilerplate", "scores", "dedup"}
 """Stages that run on Beam."""
 ENGINES = {*BEAM, *RANKED}
 """Stages that run on Beam or through DeepSpeed's launcher."""
@@ -117,6 +117,7 @@ def _command(*stages: str) -> Callable[..., Answer]:
 
 prepare = _command(*PREPARE)
 boilerplate = _command("boilerplate")
+scores = _command("scores")
 dedup = _command("dedup")
 vocabulary = _command("vocabulary")
 tokens = _command("tokens")

@@ -170,7 +170,7 @@ def _card(
     rules = {
         name: value
         for name, value in stage.cleaning.model_dump(mode="json", exclude_defaults=True).items()
-        if name not in ("boilerplate", "drop_list")  # directories here
+        if name not in ("boilerplate", "drop_list", "scores")  # directories here
     }
     own = [
         (

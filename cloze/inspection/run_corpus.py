@@ -15,12 +15,16 @@ from cloze.pipeline.survey.survey import survey
 
 def tokens_stage(space: Workspace, run: str, artifact: Artifact) -> TokensStage:
     """The settings with which `artifact` was made, with the places of its inputs."""
-    config = RunConfig.model_validate(read_record(space, run).config)
+    record = read_record(space, run)
+    config = RunConfig.model_validate(record.config)
     assert config.corpus  # the run has tokens
     cleaning = config.cleaning
     if "boilerplate" in artifact.manifest.inputs:
         lines = run_artifact(space, run, stage="boilerplate").directory
         cleaning = cleaning.model_copy(update={"boilerplate": lines})
+    if "scores" in record.stages:
+        scores = run_artifact(space, run, stage="scores").directory
+        cleaning = cleaning.model_copy(update={"scores": scores})
     return TokensStage(seed=config.seed, corpus=config.corpus, cleaning=cleaning)
 
 

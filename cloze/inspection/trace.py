@@ -120,6 +120,8 @@ def trace(
             cleaning = config.cleaning
             if lines := found.get("boilerplate"):  # a digest is that of the text without them
                 cleaning = cleaning.model_copy(update={"boilerplate": lines.directory})
+            if scores := found.get("scores"):
+                cleaning = cleaning.model_copy(update={"scores": scores.directory})
             where = find_file(origin.document["document_digest"], config.corpus, cleaning)
             steps.append(TraceStep("file", "", where))
     rows = []

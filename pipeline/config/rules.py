@@ -158,6 +158,17 @@ class RulesConfig(Config):
     addresses, public IP addresses (FineWeb, 3.7), telephone numbers with an international or area
     code, and numbers of payment cards with the right check digit (Luhn)."""
 
+    @property
+    def changes_text(self) -> bool:
+        """Whether any rule removes lines of documents, or masks data in them."""
+        return any(
+            (
+                *(self.max_line_word_length, self.min_line_words, self.mask),
+                *(self.remove_citations, self.remove_unterminated_lines),
+                *(self.remove_javascript_lines, self.remove_policy_lines),
+            )
+        )
+
     max_replacement_share: float = Field(default=0.1, ge=0.0, le=1.0)
     """Drop documents with a larger share of invalid bytes among their characters."""
 

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from cloze.artifacts.config import Config, StageConfig
+from cloze.pipeline.config.keep import Keep
 from cloze.pipeline.config.rules import RulesConfig
 
 BUCKET_BYTES, MOST_BUCKETS = 4 << 20, 1 << 16
@@ -309,12 +310,28 @@ class VocabularyConfig(Config):
 class CleaningConfig(RulesConfig):
     """The rules of all sources without their own, and lists made before."""
 
+    keep: str = ""
+    """Drop documents of low quality: `">= 0.6"` keeps those with at least this score, `"best 50%"`
+    the best half of each source. Scores are made as `[quality]` says; documents that are held out
+    are kept whatever theirs. Empty: off."""
+
+    scores: str = ""
+    """Artifact directory of the stage `scores`, whose scores to use; empty: made by the run if it
+    has `[quality]`."""
+
     boilerplate: str = ""
     """Artifact directory of the stage `boilerplate`, whose list of lines to use; empty: made by
     the run if a source asks for it."""
 
     drop_list: str = ""
     """Artifact directory of a drop list: near-duplicates, overlap with evaluation sets."""
+
+    @field_validator("keep")
+    @classmethod
+    def _keep_can_be_read(cls, text: str) -> str:
+        if text:
+            Keep.of(text)
+        return text
 
 
 class NearDuplicatesConfig(Config):
@@ -339,6 +356,51 @@ class OverlapConfig(Config):
 
     words: int = Field(default=13, ge=4, le=64)
     """Words per shingle (GPT-3: 13); shorter evaluation texts are ignored."""
+
+
+class QualityConfig(Config):
+    """Scores of quality, made by one of `labelled`, `good` and `model`, for `cleaning.keep`."""
+
+    labelled: str = ""
+    """File of labelled documents, JSON lines or CSV, from which a linear model of words and pairs
+    of words is made: a few hundred suffice. Labels of 0 and 1 (1 is good) make a classifier, whose
+    score is a probability; other numbers a regression."""
+
+    text_field: str = "text"
+    """Column or key of `labelled` that holds the text."""
+
+    label_field: str = "label"
+    """Column or key of `labelled` that holds the label."""
+
+    good: tuple[SourceConfig, ...] = ()
+    """Good text, as in `[[corpus.sources]]`. The score is then the mean log likelihood ratio of a
+    word, in nats, between two bigram models: of this text, and of all the corpus. 0 is as usual."""
+
+    model: str = ""
+    """A fine-tuned classifier or regression of single texts: a run's name, or a model's folder. The
+    score is the probability of `label`, or the number predicted. Computed on processors, one text
+    at a time, so that it is the same for any number of workers."""
+
+    task: str = ""
+    """The task of a `model` that has several."""
+
+    label: str = ""
+    """The label of good text, for a `model` that classifies; empty: `1`."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "QualityConfig":
+        given = [name for name in ("labelled", "good", "model") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(
+                f"{' and '.join(given) or 'nothing'} given to score documents by; expected one of "
+                "labelled (a file of labelled documents), good (sources of good text) and model (a "
+                "fine-tuned classifier)"
+            )
+        if (self.label or self.task) and not self.model:
+            raise ValueError("task and label are for a model; remove them")
+        if any(source.boilerplate for source in self.good):
+            raise ValueError("good: boilerplate is removed from corpus.sources only; leave it out")
+        return self
 
 
 class DedupConfig(Config):
@@ -493,6 +555,22 @@ class BoilerplateStage(StageConfig):
 
     corpus: CorpusConfig
     """The documents; each source with `boilerplate` is searched by itself."""
+
+
+class ScoresStage(StageConfig):
+    """corpus files → a score for every document."""
+
+    stage: ClassVar[str] = "scores"
+    program: ClassVar[str] = "cloze.pipeline.scores"
+
+    seed: int
+    """The run's seed: it selects the held-out documents, which no score drops."""
+    corpus: CorpusConfig
+    """The documents to score."""
+    cleaning: CleaningConfig
+    """Rules: documents that they drop are not scored. Without `keep`, which changes no score."""
+    quality: QualityConfig
+    """What scores them."""
 
 
 class DedupStage(StageConfig):

@@ -29,6 +29,8 @@ REMEDIES = {
     "RUN/boilerplate, or raise boilerplate.min_documents of the source",
     Reason.REMOVED_LINES: "line rules remove all of their lines; turn off "
     "{cleaning}.remove_unterminated_lines, or lower {cleaning}.min_line_words",
+    Reason.LOW_SCORE: "their score of quality is below cleaning.keep: lower that, or see the "
+    "scores of each source with cloze inspect RUN/scores",
     Reason.NO_TOKENS: "the vocabulary has none of their characters: learn one from this corpus",
     Reason.DROP_LIST: "they are on the drop list (cleaning.drop_list, or stage dedup)",
     Reason.DUPLICATE: "the same text came earlier",
@@ -129,7 +131,8 @@ def source_account(
 
     dropped: its dropped documents by reason.
     """
-    names = {rule.reason.name.lower() for rule in RULES} | {Reason.REMOVED_LINES.name.lower()}
+    others = (Reason.REMOVED_LINES, Reason.LOW_SCORE)
+    names = {reason.name.lower() for reason in (*(rule.reason for rule in RULES), *others)}
     by_rule = {name: count for name, count in dropped.items() if name in names}
     lost = sum(by_rule.values())
     if lost <= WARNED_SHARE * documents:

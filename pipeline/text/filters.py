@@ -79,6 +79,8 @@ class Reason(IntEnum):
     LANGUAGE = 29
     REMOVED_LINES = 30
     """Line rules remove all of its lines."""
+    LOW_SCORE = 31
+    """Its score of quality is below that which `keep` asks for."""
 
 
 class TextMeasures:

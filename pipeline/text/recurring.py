@@ -43,6 +43,7 @@ from cloze.pipeline.config.settings import (
     BoilerplateStage,
     DedupStage,
     PairsStage,
+    ScoresStage,
     TokensStage,
     VocabularyStage,
 )
@@ -63,7 +64,7 @@ ALWAYS_KEPT = 0
 LAST_RANK = (1 << 64) - 2
 """One less than the largest number, which stands for no document."""
 
-Stage = TypeVar("Stage", DedupStage, VocabularyStage, TokensStage, PairsStage)
+Stage = TypeVar("Stage", ScoresStage, DedupStage, VocabularyStage, TokensStage, PairsStage)
 
 SENTENCES, TOKENS = SPAN_KINDS
 

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cloze.artifacts.arrays import UInt64s
+from cloze.artifacts.arrays import Mask, UInt64s
 from cloze.artifacts.results import GENERAL, HELDOUT, TRAIN
 from cloze.artifacts.rng import document_streams, high_half, stream_seed
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
@@ -95,9 +95,15 @@ def assign_splits(
     config, names = corpus.sources[source], split_names(corpus)
     if config.heldout:
         return np.full(len(digests_D2), names.index(config.heldout), dtype=np.uint8)
-    # 32 bits of a random stream that nothing else uses
-    bits = high_half(document_streams(digests_D2, stream_seed(seed, "heldout")))
     drawn = np.uint8(names.index(config.heldout_documents or HELDOUT))
+    is_drawn_D = drawn_documents(digests_D2, share=corpus.heldout_share, seed=seed)
+    return np.where(is_drawn_D, drawn, np.uint8(TRAIN_SPLIT))
+
+
+def drawn_documents(digests_D2: UInt64s, *, share: float, seed: int) -> Mask:
+    """Which documents are drawn to be held out, where no whole source is: (D,)."""
+    # 32 bits of a random stream that nothing else uses
+    bits_D = high_half(document_streams(digests_D2, stream_seed(seed, "heldout")))
     # The share as an integer of 32 bits, so that the draw is exact on any machine.
-    is_drawn = bits < np.uint64(round(corpus.heldout_share * (1 << 32)))
-    return np.where(is_drawn, drawn, np.uint8(TRAIN_SPLIT))
+    is_drawn_D: Mask = bits_D < np.uint64(round(share * (1 << 32)))
+    return is_drawn_D

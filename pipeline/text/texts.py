@@ -34,6 +34,7 @@ from cloze.pipeline.readers.documents import (
     place_of,
 )
 from cloze.pipeline.readers.input_shards import InputShard, find_corpus, input_shards, reader_named
+from cloze.pipeline.readers.score_table import read_scores
 from cloze.pipeline.readers.web import without_tags
 from cloze.pipeline.text.account import Account, source_account
 from cloze.pipeline.text.cleaning import LINE_FEED, clean
@@ -179,10 +180,16 @@ def read_states(
         reasons_D[emptied_D & left_D] = Reason.REMOVED_LINES
         reasons_D[emptied_D & had_text_D & ~left_D] = Reason.BOILERPLATE
         reasons_D[list(block.broken)] = Reason.BAD_RECORD
+        digests = _digests(text, ends_D)
+        if cleaning.keep and not source.heldout:
+            kept = np.flatnonzero(reasons_D == Reason.KEPT)
+            scores = read_scores(cleaning.scores)
+            low = scores.drops(digests[kept], source=shard.source, keep=cleaning.keep)
+            reasons_D[kept[low]] = Reason.LOW_SCORE
         made = TextBlock(
             text=text,
             ends_D=ends_D,
-            digests=_digests(text, ends_D),
+            digests=digests,
             reasons_D=reasons_D,
             files_D=files_D,
             positions_D=block.positions,

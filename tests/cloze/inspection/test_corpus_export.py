@@ -175,3 +175,24 @@ def test_a_single_document_whose_end_is_held_out_is_written_whole(
     assert row["text"] == "The first sentence. The second one. The third."
     assert (row["split"], row["language"], row["position"]) == ("train", "en", 0)
     assert row["language_share"] > 0.9
+
+
+def test_documents_have_their_scores_of_quality(cloze: Cloze, kept: str, folder: Path) -> None:
+    rows = [{"text": text, "label": 1} for text in documents(5, 15)]
+    rows += [{"text": " ".join(f"x{n} = {m};" for m in range(9)), "label": 0} for n in range(15)]
+    (folder / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ["--set", "quality.labelled=labelled.jsonl", "--set", "cleaning.keep=best 50%"]
+    done = cloze("tokens", "kept.toml", *settings)
+    assert done.returncode == 0, done.stderr
+    assert "low_score" in done.stdout
+    shown = cloze("inspect", "kept/scores").stdout
+    assert "sources.0.best.50%" in shown
+    done = cloze("documents", "kept", "scored", "--format", "jsonl")
+    assert done.returncode == 0, done.stderr
+    lines = (folder / "scored" / "source-0-00000.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    trained = [row["score"] for row in found if row["split"] == "train"]
+    least = json.loads(cloze("inspect", "kept/scores", "--json").stdout)
+    best = least["manifest"]["statistics"]["sources"]["0"]["best"]["50%"]
+    assert min(trained) >= best - 1e-6
+    assert {"heldout", "train"} <= {row["split"] for row in found}

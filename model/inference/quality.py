@@ -1,0 +1,68 @@
+"""A fine-tuned model as a judge of documents, for the stage `scores`.
+
+In:  a saved classifier or regression of single texts; a text.
+Out: its score: the probability of a label, or the number predicted; and how many of its words the
+     tokenizer knows.
+
+Texts are computed one at a time, by one thread of a CPU: a score is the same whatever the other
+documents are, and however many workers there are.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer
+from cloze.model.inference.predict import load_predictor
+
+GOOD = "1"
+"""The label of good text, unless another one is named."""
+
+MOST_PIECES = 2
+"""Of a word that the tokenizer knows: most words of its language have no more."""
+
+LOOKED_UP = 200
+"""Words at the beginning of a text that are looked up."""
+
+KINDS = ("classification", "regression")
+
+Scored = tuple[float, int, int]
+"""A score, words of the text, and how many of these the model knows."""
+
+
+def open_scorer(location: str, task: str, label: str) -> Callable[[str], Scored]:
+    """What scores a text by the model at `location`; raises `UsageError` for one that cannot."""
+    torch.set_num_threads(1)
+    predictor = load_predictor(location, task=task, device="cpu", precision="fp32")
+    saved = predictor.saved.task
+    where = f"quality.model = {location}: its task {saved.name}"
+    if saved.kind not in KINDS:
+        raise UsageError(
+            f"{where} is {saved.kind}, which does not judge single texts; expected a model of the "
+            f"kind {' or '.join(KINDS)}, or quality.judged to make one of judged documents"
+        )
+    wanted = label or GOOD
+    if saved.kind == "classification" and wanted not in saved.labels:
+        raise UsageError(
+            f"{where} has no label {wanted!r}; it has {', '.join(saved.labels)}: set quality.label "
+            "to that of good text"
+        )
+    if saved.kind == "regression" and label:
+        raise UsageError(f"{where} predicts numbers; remove quality.label")
+
+    def score(text: str) -> Scored:
+        (row,) = predictor.predict([text])
+        shares = row.get("probabilities")
+        found = shares[wanted] if isinstance(shares, dict) else row["prediction"]
+        assert isinstance(found, int | float)
+        return float(found), *_known(text, predictor.tokenizer)
+
+    return score
+
+
+def _known(text: str, tokenizer: SubwordTokenizer) -> tuple[int, int]:
+    words = text.split(maxsplit=LOOKED_UP)[:LOOKED_UP]
+    pieces = tokenizer.encode_all(words)
+    is_known = [len(ids) <= MOST_PIECES and tokenizer.unk_id not in ids for ids in pieces]
+    return len(words), sum(is_known)

@@ -1,0 +1,419 @@
+"""Stage `scores`: a score of quality for every document, by which `cleaning.keep` drops some.
+
+In:  the corpus; labelled documents, good text, or a fine-tuned model; the list of recurring lines.
+Out: `scores.arrow` and `counts.arrow` (artifacts/tables.py); the model, if it was made here.
+
+    python -P -m cloze.pipeline.scores --config TABLE.json [engine options]
+
+Documents that rules drop are not scored. The workers score every document by itself and write one
+file per input shard, sorted by digest; the launcher merges a range of digests at a time. A worker
+holds the scores of a shard, the launcher `RANGE_ROWS` rows; all else is on disk. For the likelihood
+ratio, words are counted before, by shards of the corpus and of good text alike: the counts of a
+shard and their sum have the same size for any corpus. Which documents are kept is decided where
+they are read, so another threshold needs no other scores.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import JsonValue
+
+from cloze.artifacts import filesystem
+from cloze.artifacts.arrays import digest_array, digest_bytes, digest_halves, is_first_of_equals
+from cloze.artifacts.config import parse
+from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import naming_full_disk
+from cloze.artifacts.manifest import FileEntry
+from cloze.artifacts.progress import say
+from cloze.artifacts.runtime.program import run_program
+from cloze.artifacts.runtime.temporary import temporary_directory
+from cloze.artifacts.stage import StageTable
+from cloze.artifacts.store import (
+    WORK,
+    Artifact,
+    all_finished,
+    clear_work,
+    commit,
+    put_bytes,
+    put_local_file,
+    scratch_directory,
+)
+from cloze.artifacts.tables import (
+    SCORE_COUNTS_NAME,
+    SCORE_COUNTS_SCHEMA,
+    SCORES_NAME,
+    SCORES_SCHEMA,
+)
+from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, ScoresStage
+from cloze.pipeline.quality.features import find_words
+from cloze.pipeline.quality.labelled import read_labelled
+from cloze.pipeline.quality.linear import make_linear_model
+from cloze.pipeline.quality.ngrams import SIZE, WORDS, NgramCounts, NgramRatio, in_buckets
+from cloze.pipeline.quality.scorers import LEAST_KNOWN, open_scorer, way_of
+from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
+from cloze.pipeline.runner.execution import Runner
+from cloze.pipeline.runner.graph import WorkQueue
+from cloze.pipeline.text.filters import Reason
+from cloze.pipeline.text.recurring import with_line_list
+from cloze.pipeline.text.splits import drawn_documents
+from cloze.pipeline.text.texts import read_states, why_none_is_left
+
+MODEL_NAME = "model.arrow"
+
+RANGE_ROWS = 1 << 22
+"""Approximate number of rows that the launcher merges at a time, at about 60 bytes each."""
+
+BATCH_ROWS = 1 << 16
+"""Rows of a record batch of the scores."""
+
+DIGITS = 4
+"""Of a score, after the point: what is beyond them depends on a processor's rounding."""
+
+SHARES = (90, 75, 50, 25, 10)
+"""Percentages whose least scores are said, so that a threshold can be chosen."""
+
+REMEDIES = {
+    "labelled": "label some documents of this source too",
+    "good": "add good text in its language, or give the source a run of its own",
+    "model": "use a model of its language",
+}
+"""What to do about a source whose words a scorer does not know."""
+
+COUNTS_SCHEMA = pa.schema([pa.field("bucket", pa.uint32()), pa.field("count", pa.int64())])
+"""How often the words and pairs in each bucket occur in a shard."""
+
+# D documents of a block, N rows of all shards in a range of digests
+
+
+def make_scores(table: StageTable, options: list[str]) -> Artifact:
+    """Run the stage: make the model if one is wanted, score every shard, merge the scores."""
+    stage = with_line_list(parse(ScoresStage, table.config, source="stage scores"), table)
+    runner = Runner.of(table, options)
+    files = CorpusFiles(stage.corpus, table.output)
+    shards = files.shards()
+    made, about = _make_model(stage, runner, shards)
+    model = ""
+    if made is not None:
+        put_bytes(table.output, _ipc_bytes(made), name=f"{WORK}/{MODEL_NAME}", rows=len(made))
+        (entry,) = all_finished(table.output, [f"{WORK}/{MODEL_NAME}"])
+        model = filesystem.join(table.output, entry.stored_name)
+    score = partial(write_scores, stage=stage, model=model, output=table.output)
+    runner.finish(shards, score, name_of=scores_name, progress="scores", label="Score")
+    files.require_unchanged()
+    entries = all_finished(table.output, list(map(scores_name, shards)))
+    totals: Counter[str] = Counter()
+    with scratch_directory(table.output) as scratch, naming_full_disk(scratch):
+        path = os.path.join(scratch, SCORES_NAME)
+        counts = _Counts()
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, SCORES_SCHEMA) as writer:
+            for batch in _of_equal_size(_merged(entries, table.output, scratch)):
+                writer.write_batch(batch)
+                counts.add(batch)
+                totals["documents"] += len(batch)
+        if not totals["documents"]:
+            why = why_none_is_left(stage.corpus, stage.cleaning)
+            raise UsageError(f"corpus: no document to score{f': {why}' if why else ''}")
+        written = [put_local_file(table.output, path, name=SCORES_NAME, rows=totals["documents"])]
+    by_score = counts.table()
+    written.append(
+        put_bytes(table.output, _ipc_bytes(by_score), name=SCORE_COUNTS_NAME, rows=len(by_score))
+    )
+    if made is not None:
+        written.append(put_bytes(table.output, _ipc_bytes(made), name=MODEL_NAME, rows=len(made)))
+    sources = _by_source(stage, entries, shards, counts)
+    for line in _account(stage, sources):
+        say(line)
+    statistics: dict[str, JsonValue] = {"sources": {str(n): of for n, of in sources.items()}}
+    artifact = commit(table, written, statistics={**statistics, **about})
+    clear_work(table.output)
+    return artifact
+
+
+def scores_name(shard: InputShard) -> str:
+    """The name of a shard's scores within the artifact."""
+    return f"{WORK}/{shard.name}.scores.arrow"
+
+
+def write_scores(
+    shard: InputShard, *, stage: ScoresStage, model: str, output: str, queue: WorkQueue
+) -> str:
+    """Write a shard's scores into the artifact; returns the name of their file."""
+    scorer, corpus = open_scorer(stage.quality, model), stage.corpus
+    words = known = read = 0
+    batches = []
+    for states in read_states(shard, corpus=corpus, cleaning=stage.cleaning):
+        block, text = states.texts, states.paragraphs
+        read += len(block.ends_D)
+        kept_D = block.reasons_D == Reason.KEPT
+        if not kept_D.any():
+            continue
+        scores_D, words_D, known_D = scorer.score(text)
+        words, known = words + int(words_D[kept_D].sum()), known + int(known_D[kept_D].sum())
+        held_out_D = drawn_documents(block.digests_D2, share=corpus.heldout_share, seed=stage.seed)
+        columns = [
+            digest_array(block.digests),
+            pa.array(np.full(len(kept_D), block.source, dtype=np.uint16)),
+            pa.array(np.round(scores_D, DIGITS).astype(np.float32)),
+            pa.array(held_out_D),
+        ]
+        whole = pa.RecordBatch.from_arrays(columns, schema=SCORES_SCHEMA)
+        batches.append(whole.filter(pa.array(kept_D)))
+    table = pa.Table.from_batches(batches, SCORES_SCHEMA).sort_by("document_digest")
+    with temporary_directory() as scratch, naming_full_disk(scratch):
+        path = os.path.join(scratch, "scores.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, SCORES_SCHEMA) as writer:
+            writer.write_table(table.combine_chunks())
+        put_local_file(
+            *(output, path),
+            name=scores_name(shard),
+            rows=len(table),
+            statistics={"words": words, "known": known, "documents": read},
+        )
+    queue.report(MB=shard.megabytes, documents=read)
+    return scores_name(shard)
+
+
+def _make_model(
+    stage: ScoresStage, runner: Runner, shards: Sequence[InputShard]
+) -> tuple[pa.Table | None, dict[str, JsonValue]]:
+    """The model that is made here, if any, and what is to be said about it."""
+    config = stage.quality
+    if way_of(config) == "labelled":
+        labelled = read_labelled(config)
+        model = make_linear_model(labelled)
+        count, what = len(labelled.labels_D), "area under the ROC curve"
+        if not model.is_logistic:
+            what = "rank correlation with the labels"
+        say(
+            f"scores: a model of {count:,} labelled documents; {what}, of documents left out in "
+            f"turn: {model.separation:.3f}"
+        )
+        facts: dict[str, JsonValue] = {"documents": count, "separation": round(model.separation, 4)}
+        return model.table(), {"labelled": facts}
+    if way_of(config) == "good":
+        good = CorpusConfig(sources=config.good, abbreviations=stage.corpus.abbreviations)
+        plain = CleaningConfig()
+        good_files = CorpusFiles(good, filesystem.join(runner.output, f"{WORK}/good"))
+        good_shards = good_files.shards()
+        every = _counted(shards, runner, corpus=stage.corpus, cleaning=stage.cleaning, part="all")
+        of_good = _counted(good_shards, runner, corpus=good, cleaning=plain, part="good")
+        good_files.require_unchanged()
+        total = int(of_good.counts[:WORDS].sum())
+        if not total:
+            raise UsageError("quality.good: no text in its sources; check their paths and readers")
+        say(f"scores: two bigram models, of {total:,} words of good text and of all text")
+        return NgramRatio(of_good, every).table(), {"good_words": total}
+    return None, {}
+
+
+def _counted(
+    shards: Sequence[InputShard],
+    runner: Runner,
+    *,
+    corpus: CorpusConfig,
+    cleaning: CleaningConfig,
+    part: str,
+) -> NgramCounts:
+    """Count the words and pairs in the shards of a corpus."""
+    name_of = partial(_counts_name, part=part)
+    count = partial(write_counts, corpus=corpus, cleaning=cleaning, output=runner.output, part=part)
+    runner.finish(shards, count, name_of=name_of, progress="scores", label=f"Count {part}")
+    counts = np.zeros(SIZE, dtype=np.int64)
+    with scratch_directory(runner.output) as scratch:
+        for entry in all_finished(runner.output, list(map(name_of, shards))):
+            stored = filesystem.join(runner.output, entry.stored_name)
+            with (
+                filesystem.brought_here(stored, scratch) as path,
+                pa.memory_map(path) as file,
+            ):
+                table = pa.ipc.open_file(file).read_all()
+                counts[table["bucket"].to_numpy()] += table["count"].to_numpy()
+    return NgramCounts(counts)
+
+
+def _counts_name(shard: InputShard, *, part: str) -> str:
+    return f"{WORK}/{shard.name}.{part}.arrow"
+
+
+def write_counts(
+    shard: InputShard,
+    *,
+    corpus: CorpusConfig,
+    cleaning: CleaningConfig,
+    output: str,
+    part: str,
+    queue: WorkQueue,
+) -> str:
+    """Write the counts of a shard's words and pairs; returns the name of their file."""
+    counts, documents = np.zeros(SIZE, dtype=np.int64), 0
+    for states in read_states(shard, corpus=corpus, cleaning=cleaning):
+        block, text = states.texts, states.paragraphs
+        documents += len(block.ends_D)
+        words = find_words(text)
+        is_kept_D = block.reasons_D == Reason.KEPT
+        words_W, pairs_P, first_P = in_buckets(words)
+        kept_W = is_kept_D[words.documents_W]
+        counts[:WORDS] += np.bincount(words_W[kept_W], minlength=WORDS)
+        counts[WORDS:] += np.bincount(pairs_P[kept_W[first_P]], minlength=SIZE - WORDS)
+    buckets = np.flatnonzero(counts)
+    columns = [pa.array(buckets.astype(np.uint32)), pa.array(counts[buckets])]
+    table = pa.Table.from_arrays(columns, schema=COUNTS_SCHEMA)
+    name = _counts_name(shard, part=part)
+    put_bytes(output, _ipc_bytes(table), name=name, rows=len(table))
+    queue.report(MB=shard.megabytes, documents=documents)
+    return name
+
+
+def _ipc_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _merged(entries: Sequence[FileEntry], output: str, scratch: str) -> Iterator[pa.RecordBatch]:
+    """The scores of all shards by ascending digest, each once, a range of digests at a time."""
+    with ExitStack() as stack:
+        runs: list[pa.RecordBatch] = []
+        for entry in entries:
+            stored = filesystem.join(output, entry.stored_name)
+            path = stack.enter_context(filesystem.brought_here(stored, scratch))
+            file = pa.ipc.open_file(stack.enter_context(pa.memory_map(path)))
+            runs += (file.get_batch(index) for index in range(file.num_record_batches))
+        # Digests are uniform, so equal ranges of them have about as many rows each.
+        parts = sum(map(len, runs)) // RANGE_ROWS + 1
+        bounds = [(part << 64) // parts for part in range(1, parts)]
+        cuts = [
+            [0, *np.searchsorted(_first_halves(run), np.array(bounds, np.uint64)), len(run)]
+            for run in runs
+        ]
+        for part in range(parts):
+            slices = [
+                run.slice(cut[part], cut[part + 1] - cut[part])
+                for run, cut in zip(runs, cuts, strict=True)
+            ]
+            rows = pa.Table.from_batches(slices, SCORES_SCHEMA)
+            halves_N2 = digest_halves(digest_bytes(rows["document_digest"]))
+            order = np.lexsort((rows["source"].to_numpy(), halves_N2[:, 1], halves_N2[:, 0]))
+            # Of equal documents, whose scores are equal, the first source's.
+            once = order[is_first_of_equals(halves_N2[order])]
+            yield from rows.take(pa.array(once)).combine_chunks().to_batches()
+
+
+def _first_halves(run: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    halves_N2 = digest_halves(digest_bytes(pa.chunked_array([run["document_digest"]])))
+    return halves_N2[:, 0]
+
+
+def _of_equal_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows, `BATCH_ROWS` at a time: their file must not show the ranges of the merge."""
+    waiting = pa.Table.from_batches([], SCORES_SCHEMA)
+    for batch in batches:
+        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
+        while len(waiting) >= BATCH_ROWS:
+            yield _fresh(waiting.slice(0, BATCH_ROWS))
+            waiting = waiting.slice(BATCH_ROWS)
+    if len(waiting):
+        yield _fresh(waiting)
+
+
+def _fresh(table: pa.Table) -> pa.RecordBatch:
+    """The same rows in buffers of their own: those of slices and of joined chunks differ."""
+    return pa.RecordBatch.from_arrays(
+        [
+            digest_array(digest_bytes(table["document_digest"])),
+            pa.array(table["source"].to_numpy()),
+            pa.array(table["score"].to_numpy()),
+            pa.array(table["is_held_out"].to_numpy()),
+        ],
+        schema=SCORES_SCHEMA,
+    )
+
+
+class _Counts:
+    """How many documents of each source have each score; those drawn to be held out do not count.
+
+    Scores are rounded, so there are some thousands of them.
+    """
+
+    def __init__(self) -> None:
+        self._found: Counter[tuple[int, float]] = Counter()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the documents of a batch."""
+        rows = batch.filter(pc.invert(batch["is_held_out"]))
+        keys = zip(rows["source"].to_pylist(), rows["score"].to_pylist(), strict=True)
+        self._found.update(keys)
+
+    def table(self) -> pa.Table:
+        """Rows of `SCORE_COUNTS_SCHEMA`."""
+        rows = sorted((*key, count) for key, count in self._found.items())
+        columns = list(zip(*rows, strict=True)) or [(), (), ()]
+        arrays = [
+            pa.array(values, field.type)
+            for values, field in zip(columns, SCORE_COUNTS_SCHEMA, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=SCORE_COUNTS_SCHEMA)
+
+    def of_source(self, source: int) -> dict[str, JsonValue]:
+        """The documents of a source, and the least score of the best shares of them."""
+        found = sorted((score, n) for (number, score), n in self._found.items() if number == source)
+        documents = sum(n for _, n in found)
+        least: dict[str, JsonValue] = {}
+        for share in SHARES if documents else ():
+            rest, scores = round(documents * share / 100), iter(reversed(found))
+            score, n = next(scores)
+            while n < rest:
+                score, more = next(scores)
+                n += more
+            least[f"{share}%"] = round(score, DIGITS)
+        return {"documents": documents, "best": least}
+
+
+def _by_source(
+    stage: ScoresStage,
+    entries: Sequence[FileEntry],
+    shards: Sequence[InputShard],
+    counts: _Counts,
+) -> dict[int, dict[str, JsonValue]]:
+    """What is said of each source: its documents, their scores, the share of known words."""
+    words, known = Counter[int](), Counter[int]()
+    for entry, shard in zip(entries, shards, strict=True):
+        words[shard.source] += entry.statistics["words"]
+        known[shard.source] += entry.statistics["known"]
+    return {
+        number: {
+            **counts.of_source(number),
+            "known_words": round(known[number] / max(words[number], 1), 4),
+        }
+        for number in range(len(stage.corpus.sources))
+    }
+
+
+def _account(stage: ScoresStage, sources: Mapping[int, Mapping[str, JsonValue]]) -> Iterator[str]:
+    """A line for each source, and a warning for one whose words the scorer does not know."""
+    way = way_of(stage.quality)
+    for number, found in sources.items():
+        config = stage.corpus.sources[number]
+        name = f"corpus.sources.{number} ({config.path or ', '.join(config.packages)})"
+        best, known, documents = found["best"], found["known_words"], found["documents"]
+        assert isinstance(best, dict) and isinstance(known, float) and isinstance(documents, int)
+        least = ", ".join(f"{share} at least {score:g}" for share, score in best.items())
+        yield f"scores: {name}: {documents:,} documents; of these the best {least or 'none'}"
+        if documents and known < LEAST_KNOWN[way]:
+            yield (
+                f"warning: scores: {name}: quality.{way} knows {known:.0%} of its words, so it was "
+                "made for other text, perhaps another language, and its scores mean little; "
+                + REMEDIES[way]
+            )
+
+
+if __name__ == "__main__":
+    run_program(make_scores)
