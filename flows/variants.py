@@ -80,6 +80,68 @@ def masked_otherwise(run: RunConfig, other: RunConfig) -> bool:
     return alike and lengths and run.examples != other.examples
 
 
+FILTERS = ("cleaning", "quality", "dedup")
+"""Sections of a run that drop documents or change them."""
+
+
+def unfiltered(run: RunConfig) -> RunConfig:
+    """`run` with all its documents as they are: what every variant with other filters begins with.
+
+    Its vocabulary and its held-out examples are the same whatever the filters, and the mixture.
+    """
+    assert run.corpus
+    plain = {"boilerplate": None, "cleaning": None, "weight": 1, "share": None}
+    sources = tuple(source.model_copy(update=plain) for source in run.corpus.sources)
+    corpus = run.corpus.model_copy(update={"sources": sources})
+    fields = RunConfig.model_fields
+    filters = {name: fields[name].default for name in FILTERS}
+    name = {"name": f"{run.name}-unfiltered"}
+    return run.model_copy(update={**filters, **name, "corpus": corpus})
+
+
+def filtered_otherwise(run: RunConfig, other: RunConfig) -> bool:
+    """Whether `other` trains on other documents of the same corpus than `run`.
+
+    Their filters, or the shares of their sources, differ. Both can then be evaluated on held-out
+    text that no filter has chosen; by default each would be on its own choice.
+    """
+    differ = any(getattr(run, name) != getattr(other, name) for name in (*FILTERS, "corpus"))
+    return differ and unfiltered_alike(run, other)
+
+
+def unfiltered_alike(run: RunConfig, other: RunConfig) -> bool:
+    """Whether both have the same held-out examples and vocabulary before any filter."""
+    if not (run.corpus and other.corpus) or run.evaluate.heldout_examples:
+        return False
+    bases = unfiltered(run), unfiltered(other)
+    sections = ("seed", "corpus", "vocabulary", "examples", "evaluate")
+    return all(getattr(bases[0], name) == getattr(bases[1], name) for name in sections)
+
+
+def require_held_out_sources(runs: Sequence[RunConfig]) -> None:
+    """Refuse variants of which one might train on text that is held out before filters.
+
+    Documents are drawn by digests of their text: one whose lines a rule changes may be drawn
+    otherwise. Those of a source that is held out whole stay held out.
+    """
+    for run in runs:
+        corpus = run.corpus
+        if not corpus or not corpus.heldout_share:
+            continue
+        changes = [
+            f"corpus.sources.{number}"
+            for number, source in enumerate(corpus.sources)
+            if source.boilerplate or (source.cleaning or run.cleaning).changes_text
+        ]
+        if changes:
+            raise UsageError(
+                f"variant {run.name} changes lines of {changes[0]}, so other documents are drawn "
+                "to be held out than before filters, and it might train on the text that judges "
+                "it; hold out a source (corpus.sources.N.heldout = 'NAME'), and set "
+                "corpus.heldout_share = 0"
+            )
+
+
 def changed(run: RunConfig, name: str, places: Settings, *, source: str) -> RunConfig:
     """`run` with other values for some keys, and another name; errors begin with `source`."""
     table = run.model_dump(mode="json")

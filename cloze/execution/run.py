@@ -10,7 +10,7 @@ Out: for `run`, the run's record, or for people the headline figures and the pat
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Annotated
@@ -22,6 +22,8 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.config import with_value
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import clock, say
+from cloze.artifacts.results import SeedScores
+from cloze.artifacts.significance import gap, holm, is_real
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
 from cloze.flows.executor import execute
@@ -38,7 +40,15 @@ from cloze.flows.report.figures import (
     terminal_lines,
 )
 from cloze.flows.stages import PREPARE
-from cloze.flows.variants import Variant, masked_otherwise, variants
+from cloze.flows.variants import (
+    Variant,
+    filtered_otherwise,
+    masked_otherwise,
+    require_held_out_sources,
+    unfiltered,
+    unfiltered_alike,
+    variants,
+)
 from cloze.flows.workspace import RunRecord, Workspace, run_artifact, writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
 
@@ -65,7 +75,7 @@ def run(
     :param seeds: Pre-train with each of these seeds on the same examples: `--seeds 0 1 2`.
     :param sweep: Run once with each value: `--sweep pretrain.optimizer.learning_rate=1e-3,2e-3`.
         Repeatable; runs every combination. Variants with other masks are evaluated on the
-        held-out examples of the first.
+        held-out examples of the first, those with other filters on such of the whole corpus.
     :param weights: CSV that leaves training rows out, for the run's only task; a run writes its
         probable label errors so, as label_errors/TASK.csv.
     :param format: Format of the table of several runs; LaTeX needs the package booktabs.
@@ -81,15 +91,18 @@ def run(
         weighted = tasks[0].model_copy(update={"weights": weights})
         configuration = with_value(configuration, "finetune.tasks", (weighted,))
     chosen = variants(configuration, seeds=seeds or (), sweeps=sweep or ())
-    runs = [run for variant in chosen for run in variant.runs]
+    # The variants take turns: where time is limited, a machine that slows down does so for all.
+    runs = [run for of_seed in zip(*(one.runs for one in chosen), strict=True) for run in of_seed]
     # One memory of digests for all plans, so that data are read once.
     space, digests = writable_workspace(machine.workspace), Digests()
     with locked(space.local, run=configuration.name), watching():
         plans = [checked_plan(one, machine, digests=digests) for one in runs]
         if machine.jobs.launcher == "local":
             _announce(plans[0])
+        if any(filtered_otherwise(runs[0], one) for one in runs[1:]):
+            plans = _judged_before_filters(plans, digests, name=configuration.name)
         # Losses on examples with other masks are not comparable.
-        if any(masked_otherwise(runs[0], one) for one in runs[1:]):
+        elif any(masked_otherwise(runs[0], one) for one in runs[1:]):
             plans = _judged_alike(plans, digests)
         if without_prefect or not _is_shown(plans):
             records = [execute(plan) for plan in plans]
@@ -131,6 +144,36 @@ def _judged_alike(plans: Sequence[Plan], digests: Digests) -> list[Plan]:
         for plan in others
     ]
     return [checked_plan(run, first.machine, digests=digests) for run in (first.run, *judged)]
+
+
+def _judged_before_filters(plans: Sequence[Plan], digests: Digests, *, name: str) -> list[Plan]:
+    """The plans of variants of `name`, all evaluated on held-out text that no filter has chosen.
+
+    That, and the vocabulary, are made of the whole corpus now: the plans name them.
+    """
+    require_held_out_sources([plan.run for plan in plans])
+    machine = plans[0].machine
+    whole = unfiltered(plans[0].run.model_copy(update={"name": name}))
+    say(
+        f"variants train on other documents: {whole.name} makes the vocabulary and the held-out "
+        "examples of the whole corpus, before any filter, for all of them"
+    )
+    if not all(plan.run.pretrain.minutes for plan in plans):
+        say("variants train for equal steps; for equal time set pretrain.minutes")
+    execute(checked_plan(whole, machine, wanted=PREPARE, digests=digests))
+    space = plans[0].space
+    examples = run_artifact(space, whole.name, stage="examples").directory
+    vocabulary = whole.vocabulary.path
+    if not vocabulary:
+        vocabulary = run_artifact(space, whole.name, stage="vocabulary").path("tokenizer.json")
+    judged = []
+    for plan in plans:
+        run = plan.run
+        if unfiltered_alike(plans[0].run, run):
+            run = with_value(run, "evaluate.heldout_examples", examples)
+            run = with_value(run, "vocabulary.path", vocabulary)
+        judged.append(checked_plan(run, machine, digests=digests))
+    return judged
 
 
 def _announce(plan: Plan) -> None:
@@ -227,31 +270,52 @@ def _table(
     titles = [variant.title or name for variant in chosen]
     seeds = [str(len(variant.runs)) for variant in chosen]
     rows = [["", *titles], ["seeds", *seeds]]
+    real = _real_differences(found)
     for figure in dict.fromkeys(figure for one in found for figure in one):
         cells = []
-        for scores in (one.get(figure) for one in found):
-            mean = f"{scores.mean:.4g}" if scores else ""
-            several = scores and scores.standard_error
-            cells.append(f"{mean} ± {scores.standard_error:.2g}" if scores and several else mean)
+        for number, scores in enumerate(one.get(figure) for one in found):
+            cell = f"{scores.mean:.4g}" if scores else ""
+            if scores and scores.standard_error:
+                cell += f" ± {scores.standard_error:.2g}"
+            cells.append(cell + " *" * ((number, figure) in real))
         rows.append([figure, *cells])
     names = [run.name for variant in chosen for run in variant.runs]
     # The runs of a variant differ only in their seeds, so its first stands for all.
     read = {run: read_summary(space, run) for run in (one.runs[0].name for one in chosen)}
     notes = judged_apart({run: summary for run, summary in read.items() if summary})
+    legend = [f"* differs from {titles[0]}: t-test over seeds, corrected for all figures"]
+    legend = legend if real else []
     data = [
         {
             "variant": title,
             "runs": [run.name for run in variant.runs],
             "figures": {figure: scores.model_dump(mode="json") for figure, scores in one.items()},
+            "differs": [figure for figure in one if (number, figure) in real],
         }
-        for title, variant, one in zip(titles, chosen, found, strict=True)
+        for number, (title, variant, one) in enumerate(zip(titles, chosen, found, strict=True))
     ]
     if format == "text":
         say(f"each run: cloze compare {' '.join(names)}")
+        for line in legend:
+            say(line)
     for note in notes:
         say(f"warning: {note}")
     data_of_all = {"variants": data, "notes": notes}
-    return Answer(data_of_all, written(rows, format, notes=notes), as_json)
+    return Answer(data_of_all, written(rows, format, notes=[*notes, *legend]), as_json)
+
+
+def _real_differences(found: Sequence[Mapping[str, SeedScores]]) -> set[tuple[int, str]]:
+    """The number of a variant and the figure in which it really differs from the first."""
+    places, p_values, seeds = [], list[float | None](), []
+    for number, one in enumerate(found[1:], 1):
+        for figure, scores in one.items():
+            if first := found[0].get(figure):
+                ours, theirs = (dict(enumerate(each.values)) for each in (scores, first))
+                places.append((number, figure))
+                p_values.append(gap(ours, theirs).p_value)
+                seeds.append(min(len(ours), len(theirs)))
+    corrected = zip(places, holm(p_values), seeds, strict=True)
+    return {place for place, p_value, count in corrected if is_real(p_value, seeds=count)}
 
 
 def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -> Answer:

@@ -14,8 +14,15 @@ from cloze.artifacts.errors import UsageError
 from cloze.command import exit_code
 from cloze.flows.config import RunConfig
 from cloze.flows.stages import chain, keyed_config
-from cloze.flows.variants import changed, masked_otherwise, variants
+from cloze.flows.variants import (
+    changed,
+    filtered_otherwise,
+    masked_otherwise,
+    require_held_out_sources,
+    variants,
+)
 from cloze.flows.workspace import read_record, run_artifact, workspace
+from tests.pipeline.corpora import letters_tokenizer
 
 RUN = RunConfig.model_validate(
     {"name": "base", "corpus": {"sources": [{"reader": "text", "path": "/texts"}]}}
@@ -159,3 +166,110 @@ def test_held_out_masks_are_shared_where_they_are_of_the_same_tokens(
 ) -> None:
     other = changed(RUN, "other", {place: value}, source="other")
     assert masked_otherwise(RUN, other) is is_shared
+
+
+def test_variants_with_other_filters_are_judged_on_text_that_no_filter_has_chosen(
+    inline: Callable[..., None],
+    run_table: dict[str, Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # the stand-in for the vocabulary makes none
+    (tmp_path / "vocab.txt").write_text(letters_tokenizer().vocab_txt())
+    table = {**run_table, "vocabulary": {"path": str(tmp_path / "vocab.txt")}}
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(table))
+    runs = str(tmp_path / "runs")
+    command = ["run", str(tmp_path / "run.toml"), "--workspace", runs, "--without-prefect"]
+    filters = ["--sweep", "cleaning.min_words=2,3", "--seeds", "0", "1"]
+    assert exit_code([*command, *filters, "--json"]) == 0
+    said = capfd.readouterr()
+    assert "try-unfiltered makes the vocabulary and the held-out examples" in said.err
+    assert "for equal time set pretrain.minutes" in said.err
+
+    space = workspace(runs)
+    whole = run_artifact(space, "try-unfiltered", stage="examples")
+    assert read_record(space, "try-unfiltered").config["cleaning"]["min_words"] == 0
+    trained = set()
+    for name in (run for one in json.loads(said.out)["variants"] for run in one["runs"]):
+        made = run_artifact(space, name, stage="evaluate").manifest.inputs
+        assert made["heldout"] == digest_of([whole.digest])
+        trained.add(made["examples"])
+    assert len(trained) == 2 and whole.digest not in trained
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "is_filter"),
+    [
+        ("cleaning.presets", ["gopher"], True),
+        ("dedup.near_duplicates", {}, True),
+        ("corpus.sources.0.boilerplate", {}, True),
+        ("corpus.sources.0.weight", 3, True),
+        ("corpus.heldout_share", 0.2, False),
+        ("vocabulary.size", 2048, False),
+        ("seed", 7, False),
+        ("pretrain.steps", 7, False),
+        ("examples.copies", 3, False),
+    ],
+)
+def test_filters_and_weights_make_variants_that_share_held_out_text(
+    place: str, value: JsonValue, is_filter: bool
+) -> None:
+    other = changed(RUN, "other", {place: value}, source="other")
+    assert filtered_otherwise(RUN, other) is is_filter
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("cleaning.remove_citations", True),
+        ("cleaning.mask", ["mail"]),
+        ("corpus.sources.0.boilerplate", {}),
+        ("corpus.sources.0.cleaning", {"presets": ["c4"]}),
+    ],
+)
+def test_a_filter_that_changes_text_needs_a_source_that_is_held_out_whole(
+    place: str, value: JsonValue
+) -> None:
+    other = changed(RUN, "other", {place: value}, source="other")
+    with pytest.raises(UsageError, match=r"variant other changes lines of corpus\.sources\.0"):
+        require_held_out_sources([RUN, other])
+    held_out = {"reader": "text", "path": "/held_out", "heldout": "good"}
+    assert other.corpus
+    sources = [source.model_dump(mode="json") for source in other.corpus.sources]
+    places = {"corpus.heldout_share": 0.0, "corpus.sources": [*sources, held_out]}
+    require_held_out_sources([changed(other, "other", places, source="other")])
+
+
+def test_another_threshold_rescores_nothing_and_makes_other_tokens() -> None:
+    quality = {"quality": {"labelled": "labelled.jsonl"}}
+    every, best, better = (
+        {
+            stage.name: (keyed_config(stage), dict(stage.inputs))
+            for stage in chain(changed(RUN, "scored", {**quality, **keep}, source="scored"))
+        }
+        for keep in ({}, {"cleaning.keep": "best 50%"}, {"cleaning.keep": ">= 0.6"})
+    )
+    assert every["scores"] == best["scores"] == better["scores"]
+    assert "scores" not in every["tokens"][1]
+    for stage in ("vocabulary", "tokens"):
+        assert best[stage][1]["scores"] == "scores"
+        assert best[stage][0] != better[stage][0]
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"cleaning.keep": "best 50%"}, "nothing scores documents; add"),
+        ({"cleaning.keep": "best 150%"}, "expected a share above 0% and up to 100%"),
+        ({"cleaning.scores": "/scores"}, r"no effect without cleaning\.keep"),
+        (
+            {"cleaning.scores": "/scores", "quality": {"labelled": "labelled.jsonl"}},
+            "makes others; remove one",
+        ),
+    ],
+)
+def test_scores_and_what_keeps_documents_belong_together(
+    places: dict[str, JsonValue], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        changed(RUN, "scored", places, source="scored")
