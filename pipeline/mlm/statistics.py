@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from cloze.artifacts.arrays import Int64s, list_lengths, list_values
 from cloze.artifacts.manifest import FileEntry
-from cloze.artifacts.results import HELDOUT, TRAIN
+from cloze.artifacts.results import TRAIN
 from cloze.pipeline.config.settings import ExamplesConfig
 from cloze.pipeline.mlm.masking import Masks
 from cloze.pipeline.mlm.pairing import IS_NEXT, NOT_ASKED, RANDOM_NEXT
@@ -201,8 +201,8 @@ def source_alarms(
     length = config.max_seq_lengths[0]
     facts = [e.statistics for e in entries if e.statistics["max_seq_length"] == length]
     trained, heldout = (
-        [found["source_documents"] for found in facts if found["split"] == split]
-        for split in (TRAIN, HELDOUT)
+        [found["source_documents"] for found in facts if (found["split"] == TRAIN) is training]
+        for training in (True, False)
     )
     others = ""
     if config.second_segment == "next_sentence":

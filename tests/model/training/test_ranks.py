@@ -1,5 +1,6 @@
 """Several ranks: the same losses however a batch is split, the same decisions on all of them."""
 
+import json
 import os
 import re
 from itertools import product
@@ -219,3 +220,24 @@ def test_ranks_come_and_go_and_the_order_of_the_examples_stays(
         wish = _table(moving, "run", examples, encoder=DRY, machine=machine)
         run_ranks(ranks, [{**wish, "strike": struck}])
     assert _widest(moving, reference) < 1e-5
+
+
+@pytest.mark.slow
+def test_two_ranks_read_a_mixture_as_one_does(tmp_path: Path) -> None:
+    sources = {"wiki": 64, "guides": 16}
+    examples = examples_artifact(tmp_path / "mixed", sources=sources, heldout=16)
+    phases = [
+        {"max_seq_length": 32, "share": 0.5, "mixture": {"guides": 0.2}},
+        {"max_seq_length": 32, "share": 0.5, "mixture": {"guides": 0.7}},
+    ]
+    for ranks in (1, 2):
+        run_ranks(ranks, [_table(tmp_path, str(ranks), examples, encoder=DRY, phases=phases)])
+
+    def read(ranks: str) -> list[dict[str, float]]:
+        curve = open_artifact(str(tmp_path / ranks / "out")).read_bytes("curve.jsonl")
+        points = map(json.loads, curve.splitlines())
+        return [point["source_tokens"] for point in points if "source_tokens" in point]
+
+    assert read("1") == read("2")
+    assert len(read("1")) == 20
+    assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "2"), abs=1e-4)
