@@ -66,6 +66,7 @@ from cloze.pipeline.recurring_runs import (
 )
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue
+from cloze.pipeline.text.account import parts_account
 from cloze.pipeline.text.duplicates import range_hashes
 from cloze.pipeline.text.recurring import (
     ALWAYS_KEPT,
@@ -352,7 +353,7 @@ class FoundInSource:
 
     def __init__(self, source: SourceConfig, number: int) -> None:
         assert source.boilerplate
-        self.config, self._number = source.boilerplate, number
+        self.config, self._source, self._number = source.boilerplate, source, number
         self._name = f"corpus.sources.{number} ({source.path or ', '.join(source.packages)})"
         kinds = [kind for kind in SPAN_KINDS if getattr(self.config, kind)]
         names = ("documents", "lines", "bytes", "recurring", "removed_lines", "removed_bytes")
@@ -406,6 +407,9 @@ class FoundInSource:
         """Say what will be removed; raises `UsageError` if it is all of the source."""
         found, config = self.statistics, self.config
         whole = max(found["bytes"], 1)
+        read = {"documents": found["documents"], "size": found["bytes"]}
+        if warning := parts_account(self._number, self._source, **read):
+            say(f"warning: boilerplate: {warning}; each part counts as a document")
         if config.lines:
             say(
                 f"boilerplate: {self._name}: {found['recurring']:,} lines recur in "

@@ -69,6 +69,7 @@ from cloze.pipeline.text.account import (
     Dropped,
     edits_account,
     example_of,
+    parts_account,
     reasons_account,
     source_account,
 )
@@ -226,6 +227,9 @@ def _commit(
     for number, config in enumerate(job.stage.corpus.sources):
         read, lost_there = counts.by_source.get(str(number), 0), by_source.get(number, Counter())
         if warning := source_account(number, config, documents=read, dropped=lost_there):
+            say(f"warning: tokens: {warning}")
+        size = files.sizes[number]
+        if warning := parts_account(number, config, documents=read, size=size):
             say(f"warning: tokens: {warning}")
     if TRAIN in splits and (unknown := unknown_tokens(splits[TRAIN])):
         say(unknown)

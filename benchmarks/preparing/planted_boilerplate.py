@@ -55,10 +55,15 @@ class Document:
         """The planted lines around the document's own, the insertion within one of these."""
         own = list(self.own)
         if self.inserted:
-            at = rng.randrange(len(own))
+            at = rng.choice([at for at, line in enumerate(own) if is_prose(line)])
             own[at] = f"{own[at]} {self.inserted}"
         cut = {"report": 1, "mail": 0, "page": len(MENU)}[self.kind]
         return "\n".join([*self.planted[:cut], *own, *self.planted[cut:]])
+
+
+def is_prose(line: str) -> bool:
+    """Whether it ends with a sentence, so that what follows begins one."""
+    return line.endswith(".") and len(line.split()) > 6
 
 
 def planted_lines(kind: str, company: str) -> list[str]:
@@ -91,13 +96,13 @@ def insertions(rng: random.Random) -> list[str]:
 
 
 def paragraphs(folder: str) -> Iterator[list[str]]:
-    """The paragraphs of articles that have at least two."""
+    """The paragraphs of articles that have at least two, and one of prose."""
     corpus = corpus_of(folder, reader="wikiextractor")
     for shard in input_shards(corpus):
         for block in read_paragraphs(shard, corpus=corpus):
             for _, text in block.documents():
                 lines = text.decode().splitlines()
-                if len(lines) > 1:
+                if len(lines) > 1 and any(map(is_prose, lines)):
                     yield lines
 
 

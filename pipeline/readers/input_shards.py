@@ -120,6 +120,11 @@ class CorpusFiles:
         return [[file.path for file in files] for files in self._files]
 
     @property
+    def sizes(self) -> list[int]:
+        """The bytes of each source's files."""
+        return [sum(file.size for file in files) for files in self._files]
+
+    @property
     def readers(self) -> list[Reader]:
         """The reader of each source."""
         return [reader_named(source.reader) for source in self._corpus.sources]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cloze.pipeline.config.settings import SourceConfig
-from cloze.pipeline.readers.documents import Reader, place_of
+from cloze.pipeline.readers.documents import MAX_DOCUMENT_BYTES, Reader, place_of
 from cloze.pipeline.text.filters import RULES, Reason
 from cloze.pipeline.text.line_rules import CITATIONS, LINE_RULES
 from cloze.pipeline.text.personal import KINDS
@@ -45,6 +45,9 @@ UNREAD = (Reason.BINARY_FILE, Reason.BAD_FILE, Reason.BAD_RECORD)
 
 WARNED_SHARE = 0.5
 """Share of a source's documents above which what rules drop is a warning."""
+
+PARTS_SHARE = 0.8
+"""Share of the size at which documents are cut that their mean size has only if most are cut."""
 
 LONGEST_COUNT = 1 << 28
 """Bytes; lines before a place beyond are not counted."""
@@ -143,6 +146,21 @@ def source_account(
         f"corpus.sources.{source} ({config.path or ', '.join(config.packages)}): rules drop "
         f"{lost:,} of its {documents:,} documents ({lost / documents:.0%}), most of them "
         f"({by_rule[most]:,}) as {most}; {_remedy(Reason[most.upper()], table)}"
+    )
+
+
+def parts_account(source: int, config: SourceConfig, *, documents: int, size: int) -> str:
+    """A warning if a source's documents are so large that they are parts of others; else nothing.
+
+    size: its bytes.
+    """
+    if size < PARTS_SHARE * MAX_DOCUMENT_BYTES * documents or size <= MAX_DOCUMENT_BYTES:
+        return ""
+    return (
+        f"corpus.sources.{source} ({config.path}): its {size / 1e6:,.0f} MB are {documents:,} "
+        f"documents, parts of larger ones, which are cut at {MAX_DOCUMENT_BYTES >> 20} MiB; if it "
+        "consists of smaller documents, choose the reader that tells them apart, such as "
+        "blank_line_text or jsonl"
     )
 
 

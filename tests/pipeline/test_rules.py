@@ -18,6 +18,7 @@ from tests.pipeline.corpora import (
     vocabulary_table,
     write_jsonl,
 )
+from tests.pipeline.test_boilerplate import run
 
 C4 = {"presets": ["c4"], "min_sentences": 0, "mask": ["mail"]}
 
@@ -106,6 +107,26 @@ def test_a_source_of_which_rules_drop_more_than_half_is_named(
         f"warning: tokens: corpus.sources.1 ({paths[1]}): rules drop 11 of its 21 documents "
         "(52%), most of them (11) as short; loosen or turn off cleaning.min_words"
     ) in warning
+
+
+def test_a_source_of_one_giant_document_is_named_as_cut_into_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "giant.txt"
+    line = " ".join(documents(1, 20)).replace("\n", " ")
+    path.write_text(f"{line}\n" * (16_700_000 // len(line)))
+    sources: list[dict[str, Any]] = [
+        {"reader": "text", "path": str(path), "line_break": "paragraph"}
+    ]
+    vocabulary = given_vocabulary(tmp_path / "vocabulary")
+    make_tokens(tokens_table(tmp_path / "tokens", sources, vocabulary=vocabulary), [])
+    sources[0]["boilerplate"] = {}
+    run(tmp_path / "lines", sources)
+    said = capsys.readouterr().err
+    name = f"corpus.sources.0 ({path}): its 17 MB are 4 documents, parts of larger ones"
+    assert f"warning: tokens: {name}, which are cut at 4 MiB; if it consists of smaller" in said
+    assert f"warning: boilerplate: {name}" in said
+    assert "such as blank_line_text or jsonl; each part counts as a document" in said
 
 
 def test_a_corpus_of_which_everything_is_dropped_is_an_error_with_source_rule_and_remedy(
