@@ -63,11 +63,13 @@ def _joined(words: list[str]) -> str:
 def _shortened(piece: Piece) -> Iterator[Piece]:
     kind, text = piece
     longest = 2 * CONTEXT if kind == "same" else 8 * CONTEXT
-    left_out = len(text) - longest
-    if left_out <= CONTEXT:
+    if len(text) - longest <= CONTEXT:
         yield piece
         return
-    half = longest // 2
-    yield (kind, text[:half])
-    yield ("left_out", str(left_out))
-    yield (kind, text[-half:])
+    # between two words, unless one is longer than what is shown
+    head, tail = text[: longest // 2], text[-(longest // 2) :]
+    head = head[: head.rfind(" ") + 1] or head
+    tail = tail[tail.find(" ") + 1 :] or tail
+    yield (kind, head)
+    yield ("left_out", str(len(text) - len(head) - len(tail)))
+    yield (kind, tail)

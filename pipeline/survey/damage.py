@@ -110,7 +110,29 @@ ENTITIES = "HTML entities"
 
 CONTROLS = bytes([*range(0x09), *range(0x0E, 0x20), 0x7F])
 
+
+def _not_utf8(text: Bytes) -> Offsets:
+    """Where bytes are that are not UTF-8."""
+    # Python gives such a byte a code of its own, and all other characters have their usual width.
+    decoded = text.tobytes().decode("utf-8", "surrogateescape")
+    codes = np.frombuffer(decoded.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    is_byte = (codes >= 0xDC80) & (codes <= 0xDCFF)
+    if not is_byte.any():
+        return np.zeros(0, dtype=np.int64)
+    widths = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
+    stops: Offsets = np.cumsum(np.where(is_byte, 1, widths), dtype=np.int64)
+    return stops[is_byte] - 1
+
+
 _LOST = (
+    Kind(
+        "bytes that are not UTF-8",
+        "the file is in another encoding than most of it seems to be, or damaged: convert it "
+        "(iconv); cleaning puts U+FFFD in their place",
+        "raw",
+        re.compile(rb"[\x80-\xff]"),
+        _not_utf8,
+    ),
     _kind(
         "replacement characters",
         "before the text came here, a program replaced what it could not read by U+FFFD; what "
@@ -161,7 +183,7 @@ _LOST = (
 _EXTRACTED = (
     _kind(
         "ligatures",
-        "extracted from a PDF, where `fi` is one character; a vocabulary has no such words",
+        "extracted from a PDF, where fi is one character; a vocabulary has no such words",
         "whole",
         b"\xef\xac[\x80-\x86]",
         first=b"\xef",

@@ -84,7 +84,9 @@ def _passage(
     document = int(np.searchsorted(block.ends, first, side="right"))
     start = max(first - CONTEXT, int(block.ends[document - 1]) if document else 0)
     stop = min(last + CONTEXT, int(block.ends[document]))
-    found = text[first : min(last, first + LONGEST)].decode("utf-8", "ignore")
+    # Bytes that are no text are shown by number; a character that is cut is left out.
+    errors = "backslashreplace" if last - first <= LONGEST else "ignore"
+    found = text[first : min(last, first + LONGEST)].decode("utf-8", errors)
     better, layers = mended(found) if "read as" in kind.name else ("", 0)
     return Passage(
         before=text[start:first].decode("utf-8", "ignore"),

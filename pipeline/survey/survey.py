@@ -381,9 +381,16 @@ def _limit(share: float) -> np.uint64:
 
 
 def _inked(block: DocumentBlock) -> Int64s:
-    """Bytes of each document that are no white space: (D,)."""
-    ink = np.flatnonzero(block.text > ord(" "))
-    return np.diff(np.searchsorted(ink, block.ends), prepend=0)
+    """Bytes of each document that are no white space, as wide as it may be: (D,)."""
+    text = block.text
+    is_ink = text > ord(" ")
+    after, second = np.roll(text, -1), np.roll(text, -2)
+    hard = (text == 0xC2) & (after == 0xA0)
+    wide = (text == 0xE2) & (after == 0x80) & ((second <= 0x8A) | (second == 0xAF))
+    wide |= (text == 0xE3) & (after == 0x80) & (second == 0x80)
+    for shift, found in ((0, hard | wide), (1, hard | wide), (2, wide)):
+        is_ink &= ~np.roll(found, shift)
+    return np.diff(np.searchsorted(np.flatnonzero(is_ink), block.ends), prepend=0)
 
 
 def _apart(most: list[Counted], words: int) -> list[Counted]:

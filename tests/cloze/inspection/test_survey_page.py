@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cloze.pipeline.survey import copies
 from cloze.pipeline.survey import survey as surveying
 from tests.browser import browser
 from tests.cloze.execution.test_containers import VOCABULARY
@@ -154,9 +155,9 @@ def test_what_was_planted_is_found_and_each_remedy_is_a_line_that_works(
     whole = Counter(word.strip(".?!,") for text in kept for word in text.lower().split())
     assert words["most"][0]["text"] == whole.most_common(1)[0][0]
     assert words["most"][0]["count"] == whole.most_common(1)[0][1]
-    copies = found["copies"]
-    assert (copies["searched"], copies["equal"]) == ("sample", 1)
-    largest = copies["groups"][0]
+    groups = found["copies"]
+    assert (groups["searched"], groups["equal"]) == ("sample", 1)
+    largest = groups["groups"][0]
     assert (largest["size"], largest["kind"]) == (7, "near")
     assert largest["similarity"] > 0.8
     kept_text, other = largest["texts"][:2]
@@ -231,6 +232,20 @@ def test_a_source_with_its_own_rules_is_tried_with_these(
     assert found["personal"].keys() == {"[cleaning]", own}
 
 
+def test_only_documents_with_other_changes_than_white_space_are_shown_as_changed(
+    cloze: Cloze, folder: Path, mails: list[str]
+) -> None:
+    spaced = [text.replace(" ", wide) for text in documents(7, 4) for wide in "\u00a0\u2009\u3000"]
+    write_jsonl(
+        folder / "mails.jsonl", [*spaced, "It has one\u00ad soft hyphen, and no more of it."]
+    )
+    prepare(cloze, folder)
+    changes = [one for one in surveyed(cloze)["changes"] if one["chosen"] == "changed"]
+    assert [one["pieces"][1:3] for one in changes] == [
+        [["gone", "one\u00ad "], ["new", "one "]],
+    ]
+
+
 def test_a_page_is_valid_runs_nothing_and_is_the_same_every_time(
     cloze: Cloze, folder: Path, mails: list[str]
 ) -> None:
@@ -285,6 +300,16 @@ def test_of_a_large_corpus_a_sample_is_looked_at_and_amounts_stay_exact(
     page = (folder / "mine.html").read_text("utf-8")
     assert f"{half['sampled_read']} documents" in page
     assert "drawn by digest" in page
+
+
+def test_among_very_many_documents_copies_are_searched_for_in_a_sample(
+    cloze: Cloze, folder: Path, mails: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "MOST_DOCUMENTS", 20)
+    prepare(cloze, folder)
+    found = surveyed(cloze)["copies"]
+    assert 10 <= found["documents"] <= 20
+    assert f"among a sample ({found['documents']})" in (folder / "mine.html").read_text("utf-8")
 
 
 def test_a_corpus_that_has_changed_and_what_is_no_run_are_refused(

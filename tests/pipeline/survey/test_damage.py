@@ -66,6 +66,7 @@ def test_ordinary_text_in_many_scripts_is_not_damaged(text: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "kind", "passages"),
     [
+        ("é ".encode() + b"it\x92s \xf0\x9f\n", "bytes that are not UTF-8", ["\ufffd"] * 3),
         (b"lost \xef\xbf\xbd here\n", "replacement characters", ["\ufffd"]),
         (b"it\xc2\x92s\n", "controls U+0080 to U+009F", ["\x92"]),
         (b"a\x00b\x1bc\n", "other control characters", ["\x00", "\x1b"]),
