@@ -18,7 +18,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -198,6 +198,26 @@ class SubwordTokenizer(ABC):
         """Ids of the parts of `text` before, between and after its [MASK]s."""
         return [self.encode(part) for part in text.split(MASK)]
 
+    def with_words(self, words: Sequence[str]) -> "SubwordTokenizer":
+        """The same tokenizer with `words` behind its vocabulary, so that no id changes.
+
+        Refused where a word that is added would not be found in running text.
+        """
+        del words
+        raise UsageError(
+            "words can be added to a WordPiece vocabulary only (BERT's), and this is of another "
+            "kind; use it as it is"
+        )
+
+    def extends(self, other: "SubwordTokenizer") -> bool:
+        """Whether this is `other`, or `other` with words behind its vocabulary."""
+        if self.size > other.size and self.vocabulary[: other.size] == other.vocabulary:
+            try:
+                return self.digest == other.with_words(self.vocabulary[other.size :]).digest
+            except UsageError:  # of a kind to which nothing can be added
+                return False
+        return self.digest == other.digest
+
     def tokenizer_json(self) -> str:
         """The whole pipeline in the `tokenizers` format."""
         return str(self.backend.to_str(pretty=True))
@@ -286,6 +306,31 @@ class WordPieceTokenizer(SubwordTokenizer):
         for word in table["added_tokens"]:
             word["special"] = word["special"] or word["content"] in special
         return json.dumps(table, ensure_ascii=False, indent=2)
+
+    def with_words(self, words: Sequence[str]) -> "WordPieceTokenizer":
+        """The same tokenizer with `words` behind its vocabulary, so that no id changes."""
+        return replace(self, vocabulary=(*self.vocabulary, *words))
+
+    def pieces(self, word: str) -> list[str]:
+        """The word-pieces of a normalised word, longest match first.
+
+        A `word` that begins with `##` is the rest of one. Every piece but the first begins with
+        `##`; [UNK] alone if a character is in no piece.
+        """
+        text = word.removeprefix(CONTINUATION)
+        prefix = word[: len(word) - len(text)]
+        if len(text) > MAX_CHARACTERS_PER_WORD:
+            return [UNK]
+        found, start = [], 0
+        while start < len(text):
+            ends = range(len(text), start, -1)
+            known = (end for end in ends if prefix + text[start:end] in self.ids)
+            end = next(known, 0)
+            if not end:
+                return [UNK]
+            found.append(prefix + text[start:end])
+            start, prefix = end, CONTINUATION
+        return found
 
     def vocab_txt(self) -> str:
         """The vocabulary in Google's format: one word-piece per line."""

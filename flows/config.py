@@ -237,6 +237,8 @@ class RunConfig(RecordedConfig):
         fields = type(self).model_fields
         # A table that differs from its default was written by someone who expects an effect.
         idle = [name for name in WITH_A_CORPUS if getattr(self, name) != fields[name].default]
+        if self.pairs and self.finetune.tasks and self.vocabulary.words:  # of the pairs' documents
+            idle.remove("vocabulary")
         if idle and not self.corpus:
             raise ValueError(
                 f"[{idle[0]}] has no effect in a run without a corpus; remove it, or give "
@@ -478,8 +480,9 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 12
-    """12: the mixture of sources with names;
+    format_version: ClassVar[int] = 13
+    """13: words that were added to a vocabulary;
+    12: the mixture of sources with names;
     11: errors below a tenth of a point have a digit of their own;
     10: the training of an encoder that came trained is called adaptation;
     9: an encoder that is compared with itself before training is called adapted."""

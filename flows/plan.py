@@ -177,11 +177,13 @@ class Plan:
         if not config.path or not is_local(config.path):
             return None
         try:
-            return read_vocabulary(
+            found = read_vocabulary(
                 located(config.path),
                 lowercase=config.lowercase,
                 strip_accents=config.strip_accents,
             )
+            # Refused here rather than after reading the corpus, where none can be added.
+            return found.with_words(()) if config.words else found
         except (UsageError, OSError) as error:
             raise UsageError(
                 f"vocabulary.path = {config.path}: {error}; expected BERT's vocab.txt or "

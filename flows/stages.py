@@ -297,6 +297,10 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
     # The last stage above, if any, has made the labelled data: labels or pairs.
     labelled = {"labels": stages[-1].name} if stages else {}
     inputs = {**encoder, **labelled}
+    words = {}
+    if run.vocabulary.words and not run.corpus:
+        stages.append(_words_of_pairs(run))
+        words = {"vocabulary": "vocabulary"}
     if run.negatives:
         stages.append(_mining(run, run.negatives, inputs))
         inputs |= {"negatives": "negatives"}
@@ -308,7 +312,7 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
     external["second_encoder"] = ExternalInput(models=second)
     finetune = Stage(
         FinetuneStage(finetune=run.finetune),  # drops the fields that only the run has
-        inputs=inputs,
+        inputs={**inputs, **words},
         models=given({"encoder": run.finetune.encoder}),
         external=given(external),
     )
@@ -359,6 +363,25 @@ def _pairs(run: RunConfig) -> Stage:
     is_corpus = run.pairs_corpus == run.corpus
     lines = {"boilerplate": "boilerplate"} if is_corpus and run.lists_boilerplate else {}
     return Stage(pairs, inputs=lines, external=given(_cleaned_documents(run, run.pairs_corpus)))
+
+
+def _words_of_pairs(run: RunConfig) -> Stage:
+    """The stage that adds words of the documents of `[pairs]` to the encoder's vocabulary."""
+    if not run.pairs:
+        raise AssertionError("vocabulary.words without a corpus is for [pairs]")
+    # Which pairs are drawn does not matter, so that runs of different length share the words.
+    sizes = ("train_pairs", "evaluation_pairs", "sources")
+    usual = {name: type(run.pairs).model_fields[name].get_default() for name in sizes}
+    config = VocabularyStage(
+        seed=run.seed,
+        corpus=run.pairs_corpus.unnamed(),
+        cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
+        vocabulary=run.vocabulary,
+        pairs=run.pairs.model_copy(update=usual),
+    )
+    path = {"vocabulary.path": run.vocabulary.path}
+    external = {**_documents(run.pairs_corpus), "vocabulary": ExternalInput(files=path)}
+    return Stage(config, external=given(external))
 
 
 def _mining(run: RunConfig, config: NegativesConfig, inputs: Mapping[str, str]) -> Stage:

@@ -17,6 +17,8 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, groupby
+from operator import itemgetter
 
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
@@ -79,13 +81,7 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
         "dev": PairSample(config.evaluation_pairs),
         "test": PairSample(config.evaluation_pairs),
     }
-    parts = _reader_parts(stage) if config.kind == "signature" else _text_parts(stage)
-    turns = round(1 / config.heldout_share)
-    for number, pairs in enumerate(parts):
-        # One part of `turns` for dev, one for test.
-        # Whole parts of documents, since neighbouring pairs of a text are alike: dealt one by one,
-        # the training pairs would give away those that are scored.
-        split = {1: "dev", 2: "test"}.get(number % turns, "train")
+    for split, _, pairs in _parts(stage):
         for query, passage in pairs:
             if not query or len(passage.split()) < MIN_PASSAGE_WORDS or query == passage:
                 continue
@@ -109,8 +105,28 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     return commit(table, files, statistics=statistics)
 
 
-def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
-    """The pairs of every part of the documents; duplicate documents are skipped."""
+def training_texts(stage: PairsStage) -> Iterator[str]:
+    """The text of each document in the parts that train, whether a pair is drawn or not."""
+    training = ((document, pairs) for split, document, pairs in _parts(stage) if split == "train")
+    for _, parts in groupby(training, key=itemgetter(0)):
+        yield "\n".join(chain.from_iterable(chain.from_iterable(pairs for _, pairs in parts)))
+
+
+def _parts(stage: PairsStage) -> Iterator[tuple[str, int, list[Pair]]]:
+    """The pairs of every part: its split and the number of its document before them."""
+    turns = round(1 / stage.pairs.heldout_share)
+    # A reader says only where parts end, so each of its parts counts as a document.
+    is_readers = stage.pairs.kind == "signature"
+    parts = enumerate(_reader_parts(stage)) if is_readers else _text_parts(stage)
+    for number, (document, pairs) in enumerate(parts):
+        # One part of `turns` for dev, one for test.
+        # Whole parts of documents, since neighbouring pairs of a text are alike: dealt one by one,
+        # the training pairs would give away those that are scored.
+        yield {1: "dev", 2: "test"}.get(number % turns, "train"), document, pairs
+
+
+def _text_parts(stage: PairsStage) -> Iterator[tuple[int, list[Pair]]]:
+    """The number of its document and the pairs of every part; duplicates are skipped."""
     size = sum(file.size for files in find_corpus(stage.corpus) for file in files)
     progress, seen = Progress("pairs", size / MEGABYTE, "MB"), set[bytes]()
     for document in read_documents(stage.corpus, stage.cleaning):
@@ -122,7 +138,7 @@ def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
             first, rest = document.sentences[0], document.sentences[1:]
             body = next(cut_passages(rest, words=stage.pairs.words), "")
             if len(first.split()) <= MAX_OPENING_WORDS:
-                yield [(first, body)]
+                yield len(seen), [(first, body)]
             continue
         if stage.pairs.kind == "heading":
             couples = list(_sections(document.sentences, words=stage.pairs.words))
@@ -131,7 +147,7 @@ def _text_parts(stage: PairsStage) -> Iterator[list[Pair]]:
             # Disjoint pairs: no passage is both a query and an answer.
             couples = list(zip(passages[::2], passages[1::2], strict=False))
         for start in range(0, len(couples), PAIRS_OF_A_PART):
-            yield couples[start : start + PAIRS_OF_A_PART]
+            yield len(seen), couples[start : start + PAIRS_OF_A_PART]
 
 
 def _sections(sentences: list[str], *, words: int) -> Iterator[Pair]:

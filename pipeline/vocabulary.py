@@ -1,7 +1,8 @@
 """Stage `vocabulary`: a WordPiece tokenizer learnt from the corpus, or a given tokenizer.
 
-In:  the corpus; or an existing vocab.txt or tokenizer.json.
+In:  the corpus; or an existing vocab.txt or tokenizer.json; or both, to add words of the corpus.
 Out: tokenizer.json, and for WordPiece vocab.txt; independent of how the corpus is split into files.
+     words.json, if words were added (pipeline/new_words.py).
 
     python -P -m cloze.pipeline.vocabulary --config TABLE.json [engine options]
 
@@ -19,10 +20,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import JsonValue
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from cloze.artifacts import filesystem
@@ -41,18 +44,21 @@ from cloze.artifacts.rng import document_streams, stream_seed
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
-from cloze.artifacts.store import WORK, Artifact, commit, put_bytes, scratch_directory
+from cloze.artifacts.store import WORK, Artifact, commit, put_bytes, put_json, scratch_directory
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
 from cloze.artifacts.tokenizer import (
     CONTINUATION,
     MAX_CHARACTERS_PER_WORD,
     SPECIAL_TOKENS,
     UNK,
+    SubwordTokenizer,
     WordPieceTokenizer,
     bert_pipeline,
     read_vocabulary,
 )
-from cloze.pipeline.config.settings import CorpusConfig, VocabularyStage
+from cloze.pipeline.config.settings import CorpusConfig, PairsStage, VocabularyStage
+from cloze.pipeline.new_words import NewWords, choose_words, counted
+from cloze.pipeline.pairs import training_texts
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
 from cloze.pipeline.readers.score_table import with_scores
 from cloze.pipeline.runner.execution import Runner
@@ -95,20 +101,48 @@ def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: read the given tokenizer, or learn one from a sample."""
     stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
     stage = with_scores(with_line_list(stage, table), table)
-    config = stage.vocabulary
-    if config.path:
+    config, files = stage.vocabulary, []
+    statistics: dict[str, JsonValue] = {}
+    if not config.path:
+        with scratch_directory(table.output) as scratch:
+            paths = _sample(stage, Runner.of(table, options), scratch=scratch)
+            tokenizer: SubwordTokenizer = learn(paths, stage)
+    else:
         tokenizer = read_vocabulary(
             config.path, lowercase=config.lowercase, strip_accents=config.strip_accents
         )
-    else:
-        with scratch_directory(table.output) as scratch:
-            paths = _sample(stage, Runner.of(table, options), scratch=scratch)
-            tokenizer = learn(paths, stage)
+        if config.words:
+            added = new_words(stage, tokenizer, Runner.of(table, options))
+            tokenizer = tokenizer.with_words([one.word for one in added.words])
+            statistics = added.statistics(wanted=config.words)
+            files = [put_json(table.output, added.table(), name="words.json")]
+    files += [put_bytes(table.output, file, name=name) for name, file in tokenizer.files().items()]
     return commit(
         table,
-        [put_bytes(table.output, file, name=name) for name, file in tokenizer.files().items()],
-        statistics={"tokenizer_digest": tokenizer.digest, "vocabulary_size": tokenizer.size},
+        files,
+        statistics={
+            "tokenizer_digest": tokenizer.digest,
+            "vocabulary_size": tokenizer.size,
+            **statistics,
+        },
     )
+
+
+def new_words(stage: VocabularyStage, tokenizer: SubwordTokenizer, runner: Runner) -> NewWords:
+    """The words of the training documents to add to a given tokenizer."""
+    tokenizer.with_words(())  # refuses one to which none can be added
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise AssertionError("words are added to WordPiece only")
+    if stage.pairs:
+        pairs = PairsStage(
+            seed=stage.seed, corpus=stage.corpus, cleaning=stage.cleaning, pairs=stage.pairs
+        )
+        counts = counted((text.encode() for text in training_texts(pairs)), tokenizer)
+    else:
+        with scratch_directory(runner.output) as scratch:
+            paths = _sample(stage, runner, scratch=scratch)
+            counts = counted(chain.from_iterable(_training_sample(paths, stage)), tokenizer)
+    return choose_words(counts, wanted=stage.vocabulary.words)
 
 
 def sample_shard(
@@ -135,14 +169,8 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     """Learn a vocabulary from the candidates at `paths`."""
     config = stage.vocabulary
     pre_tokens: Counter[bytes] = Counter()
-    drop_list = read_drop_list(stage.cleaning.drop_list)
-    # Ranks, not files, order the sample, so all candidates are needed before the first text is
-    # read.
-    sample = draw_sample(
-        paths, wanted_bytes=config.sample_bytes, drop_list=drop_list, corpus=stage.corpus
-    )
-    for text in sample:
-        pre_tokens.update(count_pre_tokens(text, lowercase=config.lowercase))
+    for texts in _training_sample(paths, stage):
+        pre_tokens.update(count_pre_tokens(b"".join(texts), lowercase=config.lowercase))
     if not pre_tokens:
         if why := why_none_is_left(stage.corpus, stage.cleaning):
             raise UsageError(f"corpus: no training document to learn a vocabulary from: {why}")
@@ -155,6 +183,18 @@ def learn(paths: list[str], stage: VocabularyStage) -> WordPieceTokenizer:
     pieces = learn_pieces(words, size=config.size, most=config.alphabet)
     strip_accents = None if config.strip_accents == config.lowercase else config.strip_accents
     return WordPieceTokenizer(tuple(pieces), config.lowercase, strip_accents)
+
+
+def _training_sample(paths: list[str], stage: VocabularyStage) -> Iterator[list[bytes]]:
+    """The texts of the sample, from the candidates at `paths`."""
+    # Ranks, not files, order the sample, so all candidates are needed before the first text is
+    # read.
+    return draw_sample(
+        paths,
+        wanted_bytes=stage.vocabulary.sample_bytes,
+        drop_list=read_drop_list(stage.cleaning.drop_list),
+        corpus=stage.corpus,
+    )
 
 
 def _sample(stage: VocabularyStage, runner: Runner, *, scratch: str) -> list[str]:
@@ -249,8 +289,8 @@ def _candidates(block: TextBlock, stage: VocabularyStage, limit: int) -> pa.Reco
 
 def draw_sample(
     paths: Sequence[str], *, wanted_bytes: int, drop_list: DropList, corpus: CorpusConfig
-) -> Iterator[bytes]:
-    """The texts of the sample, concatenated per file of candidates.
+) -> Iterator[list[bytes]]:
+    """The texts of the sample, those of each file of candidates together.
 
     Documents are taken by rank until there are enough bytes, at least one. Held-out parts of few
     documents (`divide`, pipeline/text/splits.py) are excluded.
@@ -286,7 +326,7 @@ def draw_sample(
             cut = [text.splitlines(keepends=True) for text in texts]
             heads = [lines[: len(lines) - heldout_count(len(lines), tail_share)] for lines in cut]
             texts = [b"".join(lines) for lines in heads]
-        yield b"".join(texts)
+        yield texts
 
 
 def candidate_bytes(paths: Sequence[str]) -> int:

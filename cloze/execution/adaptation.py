@@ -13,7 +13,7 @@ import math
 import shlex
 import time
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +27,7 @@ from cloze.artifacts.filesystem import find_files, write_bytes
 from cloze.artifacts.progress import clock, say
 from cloze.artifacts.results import Trials
 from cloze.artifacts.store import Artifact
+from cloze.artifacts.tokenizer import MOST_WORDS
 from cloze.execution.kept_encoder import keep_if_better, questions_that_decide, verdict_line
 from cloze.execution.preflight import checked_plan
 from cloze.execution.run import WithoutPrefect, run
@@ -60,6 +61,8 @@ TRIAL_STEPS, TRIAL_BATCHES = 3, 1
 TRIAL_PAIRS = 32
 """Pairs on which they are evaluated."""
 
+SHOWN_WORDS = 8
+
 FEW_UPDATES = 50
 """Updates below which the user is told that little will change."""
 
@@ -78,9 +81,14 @@ class Continued(GeneralText):
     steps: int = 0
     """Training steps, instead of minutes."""
 
+    words: int | None = None
+    """Most words of the folder to add to the vocabulary: those that save most tokens, with the mean
+    embedding of the pieces that stood for them. No id changes. For WordPiece (BERT's)."""
+
     def options(self) -> list[str]:
         """The same options as command-line arguments."""
         given = {"--general": self.general, "--replay": self.replay}
+        given |= {"--words": str(self.words or "")}
         length = ["--steps", f"{self.steps}"] if self.steps else ["--minutes", f"{self.minutes:g}"]
         return [*length, *(word for one in given.items() if one[1] for word in one)]
 
@@ -110,6 +118,10 @@ def adapt(
         raise UsageError(
             f"--minutes {how.minutes:g} --steps {how.steps}: expected positive numbers"
         )
+    if how.words is not None and not 0 < how.words <= MOST_WORDS:
+        raise UsageError(
+            f"--words {how.words}: expected 1 to {MOST_WORDS:,}; leave it out to add none"
+        )
     asked = str(questions_file or "")
     if asked:
         _refuse_without_sentences(model, target, questions=asked)
@@ -119,6 +131,9 @@ def adapt(
     record = RunRecord.model_validate(answer.data)
     if not how.steps:
         _say_time_used(record, target.space(), minutes=how.minutes)
+    if how.words:
+        added = run_artifact(target.space(), record.name, stage="vocabulary")
+        answer = replace(answer, text=f"{answer.text}\n{words_line(added)}")
     if "pairs" not in record.stages or "finetune" not in record.stages:
         return answer
     kept = keep_if_better(record, target.space(), folder=folder, questions=asked)
@@ -142,6 +157,34 @@ def _refuse_without_sentences(model: str, target: Target, *, questions: str) -> 
         )
 
 
+def _refuse_fixed_vocabulary(initial: InitialModel) -> None:
+    """Refuse to add words to a vocabulary of another kind than WordPiece."""
+    try:
+        initial.files.tokenizer.with_words(())
+    except UsageError as error:
+        raise UsageError(f"--words {initial.words}: {initial.name}: {error}") from None
+
+
+def words_line(vocabulary: Artifact) -> str:
+    """Which words were added to a vocabulary, and what they save."""
+    found = vocabulary.manifest.statistics
+    wanted, added, before, after = (
+        found[name] for name in ("words_wanted", "words_added", "tokens_before", "tokens_after")
+    )
+    where = (
+        f"in {plural(found['fewest_documents'], 'document')} or more of "
+        f"{plural(found['documents'], 'document')} that train"
+    )
+    if not added:
+        return f"words: none added; no word {where} is more than one known piece"
+    words = [one["word"] for one in vocabulary.read_json("words.json")["words"][:SHOWN_WORDS]]
+    few = f" of {wanted:,} wanted, all that are {where} and save any" if added < wanted else ""
+    return (
+        f"words: {added:,} added{few}; the text that trains has {before:,} → {after:,} tokens "
+        f"({after / before - 1:+.1%}); first: {', '.join(words)}"
+    )
+
+
 def _configuration(
     model: str, folder: str, name: str, *, how: Continued, target: Target, questions: str
 ) -> Path:
@@ -153,7 +196,11 @@ def _configuration(
     if is_written_by(config, first_line):
         return config
     directory = model_directory(model, target.space())
-    initial = InitialModel(model, directory, lasting_name(model, target.space()))
+    initial = InitialModel(
+        model, directory, lasting_name(model, target.space()), words=how.words or 0
+    )
+    if how.words:
+        _refuse_fixed_vocabulary(initial)
     for fact in initial.facts():
         say(fact)
     if not how.is_given and not initial.makes_sentence_vectors:
@@ -241,21 +288,22 @@ def _say_time_used(record: RunRecord, space: Workspace, *, minutes: float) -> No
 
 def prospects(run: RunConfig) -> str:
     """How much a run trains, and what so much can and cannot change."""
+    words = "" if run.vocabulary.words else "; no words are added to the vocabulary (--words)"
     if run.finetune.tasks and run.pairs:
         (task,) = run.finetune.tasks
         updates = -(-run.pairs.train_pairs // max(task.batch_size or 1, 1))
         amount = f"{plural(updates, 'update')} per seed of {task.batch_size} pairs of passages"
         can = (
             "it can change which passages of such text are near each other; it learns no "
-            "questions and no new words"
+            f"questions{words}"
         )
     else:
         recipe = run.pretrain
         updates, length = recipe.steps, max(run.examples.max_seq_lengths)
         amount = f"{plural(updates, 'update')} of {recipe.batch_size} × {length} tokens"
         can = (
-            "it can lower the loss on masked words of such text; it adds no words to the "
-            "vocabulary, and vectors for search are not trained"
+            "it can lower the loss on masked words of such text; vectors for search are not "
+            f"trained{words}"
         )
     few = f"; fewer than {FEW_UPDATES} change little" if updates < FEW_UPDATES else ""
     return f"{amount}{few}: {can}"

@@ -108,7 +108,9 @@ def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -
     )
     files = contents(between(old, new, verdict.kept_share))
     entries = [put_bytes(table.output, content, name=name) for name, content in files.items()]
-    return commit(table, entries, statistics=_statistics(verdict, evidence))
+    words = new.tokenizer.size - old.tokenizer.size  # 0 where none are added
+    statistics = _statistics(verdict, evidence) | ({"words": words} if words else {})
+    return commit(table, entries, statistics=statistics)
 
 
 def _statistics(verdict: Verdict, evidence: Evidence) -> dict[str, JsonValue]:
@@ -138,6 +140,8 @@ def verdict_line(found: Mapping[str, JsonValue]) -> str:
     if not share:
         return f"kept: the original encoder, the best on {found['chosen_by']}"
     what = "the trained encoder" if share == 1 else f"{share:.0%} of the change"
+    if words := found.get("words"):
+        what += f" with {words:,} words added"
     if kept:
         return f"kept: {what}, chosen on {found['chosen_by']}: {gain}"
     return f"kept: the original encoder; {what} is not better for certain: {gain}"

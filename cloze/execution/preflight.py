@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.store import open_artifact
+from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.external_inputs import Digests, read_model_config
 from cloze.flows.plan import Plan
@@ -46,6 +47,11 @@ def checked_plan(
         analyzer(run.negatives.language)  # refuses a language that it does not know
     if "finetune" in plan.to_run:
         _check_tasks(run)
+        if run.vocabulary.words and run.finetune.encoder:
+            from cloze.model.hugging_face.source import read_shape
+
+            _, tokenizer = read_shape(located(run.finetune.encoder))
+            _check_tokenizer(plan, tokenizer, where=f"finetune.encoder = {run.finetune.encoder}")
     return plan
 
 
@@ -62,24 +68,23 @@ def _check_pretraining(plan: Plan) -> None:
         finished = open_artifact(located(recipe.continue_from))
         check_continuation(finished, keyed_config(plan.stages["pretrain"]))
     if recipe.init:
-        _check_initial_encoder(plan)
+        from cloze.model.hugging_face.source import read_shape, refuse_another_shape
+
+        where = f"pretrain.init = {recipe.init}"
+        shape, tokenizer = read_shape(located(recipe.init))
+        refuse_another_shape(shape, plan.run.encoder, where=where)
+        _check_tokenizer(plan, tokenizer, where=where)
 
 
-def _check_initial_encoder(plan: Plan) -> None:
-    """Check the initial encoder's shape, and its tokenizer unless the run's is not known yet."""
-    from cloze.model.hugging_face.source import (
-        read_shape,
-        refuse_another_shape,
-        refuse_another_tokenizer,
-    )
+def _check_tokenizer(plan: Plan, tokenizer: SubwordTokenizer, *, where: str) -> None:
+    """Check an initial encoder's tokenizer, unless the run's is not known yet."""
+    from cloze.model.hugging_face.source import refuse_another_tokenizer
 
     run = plan.run
-    where = f"pretrain.init = {run.pretrain.init}"
-    shape, tokenizer = read_shape(located(run.pretrain.init))
-    refuse_another_shape(shape, run.encoder, where=where)
     # The run's tokenizer as far as it is known: from a finished stage or a given file. One that it
     # would train itself is never the encoder's.
-    if made := plan.finished.get("vocabulary"):
+    made = plan.finished.get("vocabulary")
+    if made and not run.vocabulary.words:  # with words, what they are added to is compared
         digest = made.manifest.statistics["tokenizer_digest"]
     elif given := plan.given_vocabulary():
         digest = given.digest

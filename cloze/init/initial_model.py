@@ -72,7 +72,7 @@ examples = 1000
 
 
 PAIRS = """\
-# Adjacent passages form pairs; some parts of the text are held out.
+{vocabulary}# Adjacent passages form pairs; some parts of the text are held out.
 [pairs]
 kind = "neighbours"
 train_pairs = {pairs}
@@ -105,6 +105,9 @@ class InitialModel:
 
     written: str
     """The value of `pretrain.init`, which holds in any working directory."""
+
+    words: int = 0
+    """Words of the corpus to add to its vocabulary, at most."""
 
     @cached_property
     def files(self) -> "EncoderFiles":
@@ -141,6 +144,7 @@ class InitialModel:
         modules = self.files.modules
         positions = self.files.config.max_position_embeddings
         return PAIRS.format(
+            vocabulary=f"[vocabulary]\n{self._vocabulary}\n" if self.words else "",
             pairs=pairs,
             sources=sources,
             encoder=tomli_w.dumps({"encoder": self.written}),
@@ -151,17 +155,11 @@ class InitialModel:
 
     def settings(self, *, steps: int, minutes: float = 0.0) -> str:
         """The tables that continue MLM training; `minutes` as in `pair_settings`."""
-        tokenizer, manifest = self.files.tokenizer, self.files.manifest
+        manifest = self.files.manifest
         recipe = manifest.config.get("pretrain") if manifest else None  # only in encoders of ours
         rate = OWN_SHARE * float(recipe["optimizer"]["learning_rate"]) if recipe else 0.0
-        size = max(tokenizer.size, SMALLEST_VOCABULARY)  # with a path, only for estimates
-        vocabulary: dict[str, object] = {"path": self.vocabulary, "size": size}
-        if not tokenizer.lowercase:
-            vocabulary["lowercase"] = False
-        if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.strip_accents is not None:
-            vocabulary["strip_accents"] = tokenizer.strip_accents
         return SETTINGS.format(
-            vocabulary=tomli_w.dumps(vocabulary),
+            vocabulary=self._vocabulary,
             encoder=tomli_w.dumps(shape_table(self.files.config)),
             init=tomli_w.dumps({"init": self.written}),
             length=min(LONGEST, self.files.config.max_position_embeddings),
@@ -172,6 +170,20 @@ class InitialModel:
             warmup_steps=max(1, round(WARMUP_SHARE * steps)),
             limit=limit_line(minutes),
         )
+
+    @property
+    def _vocabulary(self) -> str:
+        """The settings of its tokenizer, with words that are added to it."""
+        tokenizer = self.files.tokenizer
+        size = max(tokenizer.size, SMALLEST_VOCABULARY)  # with a path, only for estimates
+        settings: dict[str, object] = {"path": self.vocabulary, "size": size + self.words}
+        if not tokenizer.lowercase:
+            settings["lowercase"] = False
+        if isinstance(tokenizer, WordPieceTokenizer) and tokenizer.strip_accents is not None:
+            settings["strip_accents"] = tokenizer.strip_accents
+        if self.words:
+            settings["words"] = self.words
+        return tomli_w.dumps(settings)
 
     def facts(self) -> Iterator[str]:
         """Facts to know before training it."""

@@ -31,6 +31,8 @@ from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
 from cloze.flows.config import ReportConfig, ReportStage, RunConfig
 from cloze.flows.external_inputs import read_model_config
 from cloze.flows.report.summary import (
+    AddedWord,
+    AddedWords,
     Corpus,
     CorpusSplit,
     Distillation,
@@ -81,6 +83,7 @@ FP32_BYTES = 4
 
 POINTS = 160
 FREQUENT = 20
+SHOWN_WORDS = 20
 RANKS = 60
 MOST_PACKAGES = 4
 
@@ -110,6 +113,7 @@ def collect(table: StageTable) -> Summary:
         show_text=report.show_text,
         encoder=collect_encoder(pretrain, finished, scores),
         corpus=collect_corpus(tokens, show_text=report.show_text) if tokens else None,
+        added_words=collect_added_words(found.get("vocabulary"), show_text=report.show_text),
         examples=collect_examples(manifests["examples"]) if "examples" in found else (),
         pretraining=collect_pretraining(pretrain) if pretrain else None,
         language_model=tuple(
@@ -185,6 +189,24 @@ def collect_distillation(made: Manifest | None) -> Distillation | None:
         low=quality.get("low"),
         high=quality.get("high"),
         times_faster={batch: both["teacher"] / both["student"] for batch, both in times.items()},
+    )
+
+
+def collect_added_words(vocabulary: Artifact | None, *, show_text: bool) -> AddedWords | None:
+    """The words that were added to a given vocabulary, if any were wanted."""
+    facts = vocabulary.manifest.statistics if vocabulary else {}
+    if not vocabulary or "words_wanted" not in facts:
+        return None
+    best = vocabulary.read_json("words.json")["words"][:SHOWN_WORDS] if show_text else []
+    names = ("word", "pieces", "count", "saved")
+    return AddedWords(
+        wanted=facts["words_wanted"],
+        added=facts["words_added"],
+        documents=facts["documents"],
+        fewest_documents=facts["fewest_documents"],
+        tokens_before=facts["tokens_before"],
+        tokens_after=facts["tokens_after"],
+        best=tuple(AddedWord(**{name: one[name] for name in names}) for one in best),
     )
 
 

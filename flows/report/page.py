@@ -56,7 +56,7 @@ def render(summary: Summary) -> str:
         ("sentences", "Masked sentences", summary.sentences),
         ("heldout", "Held-out text", summary.language_model),
         ("transfer", "Fine-tuning", summary.tasks),
-        ("corpus", "Corpus", summary.corpus or summary.examples),
+        ("corpus", "Corpus", summary.corpus or summary.examples or summary.added_words),
         ("cost", "Cost", True),
         ("repeat", "Reproducing this run", True),
     )

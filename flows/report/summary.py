@@ -83,6 +83,35 @@ class Corpus(Result):
     """(rank, count) at up to 61 ranks, evenly spaced in log rank."""
 
 
+class AddedWord(Result):
+    """A word that was added to the vocabulary."""
+
+    word: str
+    pieces: tuple[str, ...]
+    """Word-pieces that stood for it before."""
+    count: int
+    """Occurrences in the training text."""
+    saved: int
+    """Word-pieces that it saves there."""
+
+
+class AddedWords(Result):
+    """The words of the corpus that were added to a given vocabulary."""
+
+    wanted: int
+    added: int
+    documents: int
+    """Training documents read."""
+    fewest_documents: int
+    """Documents in which a word had to occur."""
+    tokens_before: int
+    """Word-pieces of the training text with the vocabulary as it was."""
+    tokens_after: int
+    """The same with the words."""
+    best: tuple[AddedWord, ...] = ()
+    """Those that save most; empty without `show_text`."""
+
+
 class ExampleSet(Result):
     """The masked training examples of one sequence length."""
 
@@ -293,6 +322,7 @@ class Summary(Result):
     """Whether text of the corpus may be shown."""
     encoder: EncoderFacts | None = None
     corpus: Corpus | None = None
+    added_words: AddedWords | None = None
     examples: tuple[ExampleSet, ...] = ()
     """One per sequence length."""
     pretraining: Pretraining | None = None

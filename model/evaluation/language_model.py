@@ -46,6 +46,7 @@ from cloze.model.evaluation.ngram import (
     token_batches,
     training_frequencies,
 )
+from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
 from cloze.model.training.distributed import World
@@ -229,6 +230,8 @@ def _initial_model(
     initial = initial.reaching(encoder.config.max_position_embeddings)
     if not initial.fills_masks:
         return None
+    # Both predict the tokens of the same examples, which may have words that were added.
+    initial = with_vocabulary(initial, encoder.tokenizer)
     return initial.pretraining_model(pretrained=True, seed=0).to(device)
 
 

@@ -50,6 +50,7 @@ from cloze.artifacts.store import (
     put_bytes,
     put_json,
 )
+from cloze.artifacts.tokenizer import read_tokenizer_json
 from cloze.model.config import (
     ChoiceConfig,
     FinetuneConfig,
@@ -76,6 +77,7 @@ from cloze.model.finetune.trials import (
     trial_pooling,
     trial_record,
 )
+from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.layout import encoder_config
 from cloze.model.hugging_face.model_files import (
     BILSTM,
@@ -135,8 +137,12 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     # Copied before anybody looks for finished trials.
     earlier = take_over(table, config.seeds) if world.is_first else None
     world.barrier()
-    encoders = read_encoders(encoder, config)
+    given = read_encoders(encoder, config)
+    encoders = with_words(given, table)
     loaded = prepared_tasks(table, config, encoders[0], quiet=not world.is_first)
+    before = loaded
+    if encoders is not given:  # compared with the encoder that reads with its own vocabulary
+        before = prepared_tasks(table, config, given[0], quiet=True)
     groups = plan_trials(config, [problem for problem, _ in loaded])
     # Too few groups to give each rank one: all ranks share each trial's batches instead.
     shared = world.ranks > len(groups)
@@ -179,7 +185,8 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     with patient_threads(threads):
         runner = in_all_ranks(world, lambda: run_workers(workers, run_share))
         if world.is_first:
-            commit_trials(table, runner, groups, earlier)
+            first = [untouched(runner, given[0], problem) for problem, _ in before]
+            commit_trials(table, runner, groups, earlier, untouched=first)
         world.barrier()
     return open_artifact(table.output)
 
@@ -294,6 +301,20 @@ def read_encoders(location: str, config: FinetuneConfig) -> tuple[EncoderFiles, 
             f"encoder's is {first.tokenizer.digest[:12]}; train both on the same examples"
         )
     return first, second
+
+
+def with_words(encoders: tuple[EncoderFiles, ...], table: StageTable) -> tuple[EncoderFiles, ...]:
+    """The encoders with the words that the run adds to their vocabulary, if it does."""
+    if "vocabulary" not in table.inputs:
+        return encoders
+    vocabulary = open_artifact(table.input_path("vocabulary"))
+    tokenizer = read_tokenizer_json(vocabulary.path("tokenizer.json"))
+    if not tokenizer.extends(encoders[0].tokenizer):
+        raise UsageError(
+            f"vocabulary.path: another vocabulary than that of {table.input_path('encoder')}, to "
+            "which the words are to be added; give the encoder's own"
+        )
+    return tuple(with_vocabulary(encoder, tokenizer) for encoder in encoders)
 
 
 def prepared_tasks(
@@ -434,24 +455,24 @@ def commit_trials(
     runner: TrialRunner,
     groups: tuple[TrialGroup, ...],
     earlier: Artifact | None,
+    *,
+    untouched: Sequence[tuple[Baseline, ...]],
 ) -> None:
     """Collect the records of all processes and commit the artifact.
 
     `earlier`: the artifact whose trials are reused, which may contain the best one's model.
+    `untouched`: by task, scores of the encoder as it was given.
     """
     plans = [plan for group in groups for plan in group.plans]
     finished = [runner.finished(plan) for plan in plans]
     found = [trial for trial, _ in finished]
     means, logits = ensembles(runner, plans)
     files = task_files(runner, list(zip(plans, found, strict=True)), means, earlier)
-    problems = {plan.task.name: plan.problem for plan in plans}
     # The artifact keeps each trial's predictions in its record; the summary goes without.
     trials = Trials(
         tasks=tuple(
-            record.model_copy(
-                update={"baselines": (*record.baselines, *untouched(runner, problems[name]))}
-            )
-            for name, record in runner.tasks.items()
+            record.model_copy(update={"baselines": (*record.baselines, *more)})
+            for record, more in zip(runner.tasks.values(), untouched, strict=True)
         ),
         trials=tuple(
             trial.model_copy(
@@ -499,11 +520,10 @@ def ensembles(
     return trials, files
 
 
-def untouched(runner: TrialRunner, problem: Problem) -> tuple[Baseline, ...]:
-    """Scores of the encoder's vectors before training, for tasks that compare vectors."""
+def untouched(runner: TrialRunner, given: EncoderFiles, problem: Problem) -> tuple[Baseline, ...]:
+    """Scores of the vectors of the `given` encoder, for tasks that compare vectors."""
     if problem.reads != "vectors":
         return ()
-    given = runner.encoders[0]
     encoder = given.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
     model = SentenceModel(encoder, pooling=given.pooling).to(runner.world.device)
     approach = FineTuning(problem, model, precision=runner.config.precision)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.inference.load import Model, model_of
@@ -67,9 +68,14 @@ class Verdict:
 
 
 def between(old: EncoderFiles, new: EncoderFiles, share: float) -> EncoderFiles:
-    """The encoder at `share` of the way from the old weights to the new ones."""
+    """The encoder at `share` of the way from the old weights to the new ones.
+
+    The old one has its own vocabulary, all others that of the new one.
+    """
     if share == 0:
         return old
+    if new.tokenizer.size > old.tokenizer.size:  # words were added before training
+        old = with_vocabulary(old, new.tokenizer)
     mixed = {
         # What only the new one has, such as a pooler, has nothing to be mixed with.
         name: tensor

@@ -44,6 +44,7 @@ from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.encoder.operations.attention import backend_name
 from cloze.model.encoder.operations.products import matrix_rate
 from cloze.model.encoder.precision import computed_in, require_fp8
+from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.hugging_face.source import refuse_another_shape, refuse_another_tokenizer
@@ -401,7 +402,9 @@ def warm_start(
 ) -> None:
     """Load the weights of an initial checkpoint; heads that it lacks keep their initialisation."""
     where = f"pretrain.init = {stage.pretrain.init}"
-    refuse_another_tokenizer(files.tokenizer.digest, tokenizer.digest, where=where)
+    if not tokenizer.extends(files.tokenizer):
+        refuse_another_tokenizer(files.tokenizer.digest, tokenizer.digest, where=where)
+    files = with_vocabulary(files, tokenizer)
     refuse_another_shape(files.config, stage.encoder, where=where)
     # strict=False: an encoder without the pre-training heads is welcome.
     model.load_state_dict(files.parameters, strict=False)

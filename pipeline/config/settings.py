@@ -306,6 +306,20 @@ class VocabularyConfig(Config):
     path: str = ""
     """An existing vocab.txt or tokenizer.json to use instead of training one."""
 
+    words: int = Field(default=0, ge=0, le=1 << 21)
+    """Words of the corpus to add behind the WordPiece vocabulary in `path`, at most: those that
+    save most pieces among those in three documents or more. `pretrain.init` and `finetune.encoder`
+    get an embedding for each, the mean of its pieces'."""
+
+    @model_validator(mode="after")
+    def _words_need_a_vocabulary(self) -> "VocabularyConfig":
+        if self.words and not self.path:
+            raise ValueError(
+                "words are added to an existing vocabulary; give vocabulary.path, or a larger "
+                "vocabulary.size to learn one"
+            )
+        return self
+
 
 class CleaningConfig(RulesConfig):
     """The rules of all sources without their own, and lists made before."""
@@ -605,6 +619,9 @@ class VocabularyStage(StageConfig):
     """Filters: documents that the tokens stage drops are excluded here too."""
     vocabulary: VocabularyConfig
     """Size and case, or an existing vocabulary to use instead."""
+    pairs: PairsConfig | None = None
+    """How pairs are cut, if the documents are those of pairs: words are then taken from the parts
+    that train."""
 
 
 class TokensStage(StageConfig):

@@ -35,15 +35,23 @@ MODERN = EncoderConfig(
 )
 
 
-def write_model(directory: Path, *, seed: int = 0, encoder: EncoderConfig = CONFIG) -> None:
+def write_model(
+    directory: Path,
+    *,
+    seed: int = 0,
+    encoder: EncoderConfig = CONFIG,
+    tokenizer: WordPieceTokenizer = TOKENIZER,
+) -> None:
     """A randomly initialised encoder with its heads."""
     directory.mkdir()
     torch.manual_seed(seed)
-    weights = PretrainingModel(Encoder(encoder, TOKENIZER.size)).state_dict()
+    weights = PretrainingModel(Encoder(encoder, tokenizer.size)).state_dict()
     save_file(to_hugging_face(weights, encoder.family), directory / "model.safetensors")
-    config = hugging_face_config(encoder, TOKENIZER.size)
+    config = hugging_face_config(encoder, tokenizer.size)
     (directory / "config.json").write_text(json.dumps(config))
-    (directory / "vocab.txt").write_text(TOKENIZER.vocab_txt())
+    (directory / "vocab.txt").write_text(tokenizer.vocab_txt())
+    if tokenizer.strip_accents is not None:
+        (directory / "tokenizer.json").write_text(tokenizer.tokenizer_json())
 
 
 def write_cross_encoder(

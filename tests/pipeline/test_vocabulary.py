@@ -78,7 +78,7 @@ def test_documents_are_taken_whole_until_there_are_enough_bytes(
     sample = draw_sample(
         [str(path)], wanted_bytes=wanted, drop_list=read_drop_list(""), corpus=corpus
     )
-    assert list(sample) == [b"".join(texts[:taken])]
+    assert list(sample) == [texts[:taken]]
 
 
 class TestSameBytes:
