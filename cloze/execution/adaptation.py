@@ -13,7 +13,7 @@ import math
 import shlex
 import time
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -129,21 +129,19 @@ def adapt(
     config = _configuration(model, folder, name, how=how, target=target, questions=asked)
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
+    space, lines, more = target.space(), [answer.text], dict[str, object]()
     if not how.steps:
-        _say_time_used(record, target.space(), minutes=how.minutes)
+        _say_time_used(record, space, minutes=how.minutes)
     if how.words:
-        added = run_artifact(target.space(), record.name, stage="vocabulary")
-        answer = replace(answer, text=f"{answer.text}\n{words_line(added)}")
-    if "pairs" not in record.stages or "finetune" not in record.stages:
-        return answer
-    kept = keep_if_better(record, target.space(), folder=folder, questions=asked)
-    statistics = kept.manifest.statistics
-    data = read_record(target.space(), name).model_dump(mode="json")
-    return Answer(
-        {**data, "adapted": statistics},
-        f"{answer.text}\n{verdict_line(statistics)}\n`cloze search {name} …` uses it",
-        target.json,
-    )
+        vocabulary = run_artifact(space, name, stage="vocabulary")
+        lines.append(words_line(vocabulary))
+        more["words"] = vocabulary.manifest.statistics
+    if "pairs" in record.stages and "finetune" in record.stages:
+        kept = keep_if_better(record, space, folder=folder, questions=asked)
+        more["adapted"] = kept.manifest.statistics
+        lines += [verdict_line(kept.manifest.statistics), f"`cloze search {name} …` uses it"]
+        record = read_record(space, name)
+    return Answer({**record.model_dump(mode="json"), **more}, "\n".join(lines), target.json)
 
 
 def _refuse_without_sentences(model: str, target: Target, *, questions: str) -> None:
@@ -288,22 +286,22 @@ def _say_time_used(record: RunRecord, space: Workspace, *, minutes: float) -> No
 
 def prospects(run: RunConfig) -> str:
     """How much a run trains, and what so much can and cannot change."""
-    words = "" if run.vocabulary.words else "; no words are added to the vocabulary (--words)"
+    words = "" if run.vocabulary.words else "it adds no words to the vocabulary, and "
     if run.finetune.tasks and run.pairs:
         (task,) = run.finetune.tasks
         updates = -(-run.pairs.train_pairs // max(task.batch_size or 1, 1))
         amount = f"{plural(updates, 'update')} per seed of {task.batch_size} pairs of passages"
         can = (
             "it can change which passages of such text are near each other; it learns no "
-            f"questions{words}"
+            f"questions{'' if run.vocabulary.words else ' and no new words'}"
         )
     else:
         recipe = run.pretrain
         updates, length = recipe.steps, max(run.examples.max_seq_lengths)
         amount = f"{plural(updates, 'update')} of {recipe.batch_size} × {length} tokens"
         can = (
-            "it can lower the loss on masked words of such text; vectors for search are not "
-            f"trained{words}"
+            f"it can lower the loss on masked words of such text; {words}vectors for search are "
+            "not trained"
         )
     few = f"; fewer than {FEW_UPDATES} change little" if updates < FEW_UPDATES else ""
     return f"{amount}{few}: {can}"

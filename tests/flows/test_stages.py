@@ -261,3 +261,38 @@ def test_negatives_depend_on_the_rows_and_not_on_how_they_are_trained_on(
     assert mined(ranking_run(run_table, tmp_path, margin=0.5)) != mined(run)
     with pytest.raises(ValueError, match=r"\[negatives\] mines passages for tasks of the kind"):
         RunConfig.model_validate({**run_table, "negatives": {}})
+
+
+def with_pairs(table: dict[str, Any], **pairs: Any) -> RunConfig:
+    source = {"reader": "text", "path": "/documents"}
+    task = {"name": "retrieval", "kind": "retrieval"}
+    return RunConfig.model_validate(
+        {
+            "name": "words",
+            "vocabulary": {"path": "/model/vocab.txt", "words": 9},
+            "pairs": {"sources": [source], **pairs},
+            "finetune": {"encoder": "there", "tasks": [task]},
+            **table,
+        }
+    )
+
+
+def test_words_for_an_encoder_that_is_trained_on_pairs_are_a_stage_before_it() -> None:
+    stages = chain(with_pairs({}))
+    assert [stage.name for stage in stages][:3] == ["pairs", "vocabulary", "finetune"]
+    assert stages[2].inputs == {"labels": "pairs", "vocabulary": "vocabulary"}
+    without = chain(with_pairs({"vocabulary": {}}))
+    assert [stage.name for stage in without][:2] == ["pairs", "finetune"]
+    assert keyed_config(without[1]) == keyed_config(stages[2])
+
+
+def test_runs_with_another_number_of_pairs_share_the_words() -> None:
+    _, few, _ = chain(with_pairs({}, train_pairs=100))[:3]
+    _, many, _ = chain(with_pairs({}, train_pairs=9000))[:3]
+    _, longer, _ = chain(with_pairs({}, words=99))[:3]
+    assert keyed_config(few) == keyed_config(many) != keyed_config(longer)
+
+
+def test_a_vocabulary_without_a_corpus_has_no_effect_but_for_words() -> None:
+    with pytest.raises(ValueError, match=r"\[vocabulary\] has no effect in a run without a corpus"):
+        with_pairs({"vocabulary": {"lowercase": False}})

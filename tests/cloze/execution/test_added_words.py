@@ -10,8 +10,12 @@ import pytest
 
 import cloze as api
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, read_tokenizer_json
+from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.inference.export import export_encoder
 from tests.byte_level import byte_level
 from tests.cloze.execution.test_adaptation import with_sentence_modules
+from tests.cloze.inference.test_onnx import RUN, program
 from tests.cloze.tiny_model import write_model
 
 Cloze = Callable[..., Any]
@@ -75,6 +79,23 @@ def test_words_without_a_vocabulary_to_add_them_to_are_refused(cloze: Cloze, beg
     refused = cloze("plan", "try.toml", "--set", "vocabulary.words=3")
     assert refused.returncode == 2
     assert "words are added to an existing vocabulary; give vocabulary.path" in refused.stderr
+
+
+def test_words_are_added_to_the_vocabulary_of_the_encoder_and_to_no_other(
+    cloze: Cloze, begun: Path
+) -> None:
+    with_sentence_modules(begun / "encoder")
+    (begun / "other.txt").write_text("".join(f"{piece}\n" for piece in (*PIECES, "more")))
+    done = cloze("init", "texts", "--from", "encoder", "--output", "words.toml")
+    assert done.returncode == 0, done.stderr
+    words = ("--set", "vocabulary.words=2", "--set", "vocabulary.path=other.txt")
+    refused = cloze("plan", "words.toml", *words)
+    assert refused.returncode == 2
+    assert "finetune.encoder = " in refused.stderr
+    assert "set vocabulary.path to its tokenizer.json or vocab.txt" in refused.stderr
+    words = ("--set", "vocabulary.words=2", "--set", "vocabulary.path=encoder/vocab.txt")
+    planned = cloze("plan", "words.toml", *words)
+    assert planned.returncode == 0, planned.stderr
 
 
 @pytest.mark.slow
@@ -147,3 +168,24 @@ def test_a_folder_without_new_words_says_so(cloze: Cloze, begun: Path) -> None:
     done = cloze("adapt", "encoder", "texts", "--words", "9", *SHORT, *SMALL)
     assert done.returncode == 0, done.stderr
     assert "words: none added; no word in 3 documents or more of" in done.stdout
+
+
+@pytest.mark.slow
+def test_exported_with_added_words_every_library_has_the_same_vectors(
+    cloze: Cloze, begun: Path
+) -> None:
+    pytest.importorskip("sentence_transformers", reason="pip install sentence-transformers")
+    pytest.importorskip("onnxruntime", reason="wants the extra `onnx`")
+    from sentence_transformers import SentenceTransformer
+
+    with_sentence_modules(begun / "encoder")
+    given = read_encoder_files("encoder")
+    export_encoder(with_vocabulary(given, given.tokenizer.with_words(["pod", "node"])), "more")
+    texts = ["The pod of nodes", "pods"]
+    ours = np.stack([*api.load("more").sentence_vectors(texts)])
+    assert not np.allclose(ours, np.stack([*api.load("encoder").sentence_vectors(texts)]))
+    theirs = SentenceTransformer("more", device="cpu").encode(texts)
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+    assert cloze("export", "more", "graph", "--onnx").returncode == 0
+    _, computed = json.loads(program("-c", RUN, "graph", "model.onnx", *texts))
+    np.testing.assert_allclose(computed, ours, atol=1e-5)
