@@ -54,6 +54,10 @@ EVALUATED = ("examples", "tokens", "finetune")
 """The stages whose artifacts the evaluation reads, besides the encoder, if the run has them."""
 
 
+WITHOUT_LISTS = {"drop_list": "", "keep": "", "scores": ""}
+"""Cleaning of documents of pairs: what lists the documents of the corpus does not apply to them."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of a run, before its inputs exist."""
@@ -357,7 +361,7 @@ def _pairs(run: RunConfig) -> Stage:
     pairs = PairsStage(
         seed=run.seed,
         corpus=run.pairs_corpus.unnamed(),
-        cleaning=run.cleaning.model_copy(update={"drop_list": "", "keep": "", "scores": ""}),
+        cleaning=run.cleaning.model_copy(update=WITHOUT_LISTS),
         pairs=run.pairs.model_copy(update={"sources": ()}),
     )
     is_corpus = run.pairs_corpus == run.corpus
@@ -375,7 +379,7 @@ def _words_of_pairs(run: RunConfig) -> Stage:
     config = VocabularyStage(
         seed=run.seed,
         corpus=run.pairs_corpus.unnamed(),
-        cleaning=run.cleaning.model_copy(update={"drop_list": ""}),
+        cleaning=run.cleaning.model_copy(update=WITHOUT_LISTS),
         vocabulary=run.vocabulary,
         pairs=run.pairs.model_copy(update=usual),
     )
