@@ -9,7 +9,8 @@ Out: for each preset how many decisions are equal on the cleaned documents, and 
      not; seconds of processor time of both, on one core and in turns. With a vocabulary also how
      fast documents become token ids, from files on, with the rules of a preset and without. The
      seconds of a whole `cloze prepare` of one copy, start-up and a new vocabulary included, with
-     rules and without. `--parts` measures some of this; the rest stays in the result file.
+     rules and without. The speed of other tools' rules (benchmarks/peers/other_rules.py) beside
+     Gopher's here. `--parts` measures some of this; the rest stays in the result file.
 
 A decision that differs is made again by datatrove with our words in place of spaCy's: if it is then
 equal, the words are the cause.
@@ -56,8 +57,11 @@ from cloze.pipeline.tokenizer.tokenized_documents import ShardTokenizer
 from cloze.pipeline.vocabulary import make_vocabulary
 
 PEER = Path(__file__).resolve().parents[1] / "peers" / "datatrove_rules.py"
-PARTS = ("decisions", "tokens", "preparation")
+OTHERS = Path(__file__).resolve().parents[1] / "peers" / "other_rules.py"
+PARTS = ("decisions", "tokens", "preparation", "others")
 ROUNDS = 3
+SOME = 4000
+"""Documents for tools of which the speed alone is asked."""
 EXAMPLES = 3
 """Documents named for each difference."""
 
@@ -190,6 +194,26 @@ def preparation_seconds(documents: list[str], *, folder: str) -> Figures:
     }
 
 
+def other_speeds(documents: list[str], pythons: dict[str, str], *, folder: str) -> Figures:
+    """The speed of other tools' rules, in MB a second, and how many times as fast ours are."""
+    path = Path(folder) / "others.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    size = sum(len(document.encode()) for document in documents) / 1e6
+    decide("gopher", documents[:100])
+    found: Figures = {}
+    for tool, python in pythons.items():
+        before = decide("gopher", documents).seconds
+        said = measure([python, str(OTHERS), tool, str(path)], cores="0").said
+        ours = (before + decide("gopher", documents).seconds) / 2
+        found[tool] = {
+            **{key: said[key] for key in ("version", "filters")},
+            "documents": len(documents),
+            "mb_per_second": round(size / said["seconds"], 3),
+            "times": round(said["seconds"] / ours, 1),
+        }
+    return found
+
+
 def compare(
     preset: str,
     documents: list[str],
@@ -229,6 +253,7 @@ def main() -> None:
     """Read the documents, decide on both sides, compare, and write the result."""
     parser = Arguments(__doc__, output="rules.json", wikiextractor=str, documents=20_000)
     parser.add_options(datatrove="", more="", vocabulary="", parts=[*PARTS])
+    parser.add_options(nemo_curator="", data_juicer="")
     arguments = parser.parse_args()
     others = cleaned(arguments.more, "jsonl") if arguments.more else iter(())
     documents = list(islice(others, arguments.documents))
@@ -247,6 +272,10 @@ def main() -> None:
             result["token_seconds"] = token_seconds(documents, vocabulary, folder=folder)
         if "preparation" in arguments.parts:
             result["preparation"] = facts | preparation_seconds(documents, folder=folder)
+        if "others" in arguments.parts:
+            names = ("nemo_curator", "data_juicer")
+            pythons = {name: getattr(arguments, name) for name in names if getattr(arguments, name)}
+            result["others"] = other_speeds(documents[:SOME], pythons, folder=folder)
     write_result(arguments.output, result)
     print(json.dumps(result, indent=1))
 
