@@ -222,8 +222,8 @@ class _Surveyor:
                 for block in (states.raw, states.paragraphs)
             )
             reason = Reason(int(texts.reasons_D[row]))
-            # What is no first occurrence was dropped later, by digest.
-            later = "kept" if is_kept_D[row] else "dropped later, as a copy"
+            # Copies, and what is on a drop list, are known by their digests, after reading.
+            later = "kept" if is_kept_D[row] else "dropped as a copy, or by a drop list"
             return Change.model_validate(
                 {
                     "path": self._paths[texts.source][int(texts.files_D[row])],

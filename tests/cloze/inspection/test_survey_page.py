@@ -215,7 +215,7 @@ def test_samples_stand_on_both_sides_of_a_rules_limit(
     assert found["rules"][0]["on"]
     assert found["presets"]["gopher"] >= rules["min_mean_word_length"]["count"]
     fates = {change["fate"] for change in found["changes"]}
-    assert fates <= {"kept", "short", "dropped later, as a copy"}
+    assert fates <= {"kept", "short", "dropped as a copy, or by a drop list"}
 
 
 def test_a_source_with_its_own_rules_is_tried_with_these(
