@@ -156,6 +156,7 @@ def write_scores(
         scores_D, words_D, known_D = scorer.score(text)
         words, known = words + int(words_D[kept_D].sum()), known + int(known_D[kept_D].sum())
         held_out_D = drawn_documents(block.digests_D2, share=corpus.heldout_share, seed=stage.seed)
+        held_out_D |= bool(corpus.sources[block.source].heldout)
         columns = [
             digest_array(block.digests),
             pa.array(np.full(len(kept_D), block.source, dtype=np.uint16)),
@@ -338,7 +339,7 @@ def _fresh(table: pa.Table) -> pa.RecordBatch:
 
 
 class _Counts:
-    """How many documents of each source have each score; those drawn to be held out do not count.
+    """How many documents of each source have each score; those held out do not count.
 
     Scores are rounded, so there are some thousands of them.
     """
@@ -391,7 +392,7 @@ def _by_source(
     return {
         number: {
             **counts.of_source(number),
-            "known_words": round(known[number] / max(words[number], 1), 4),
+            "known_words": round(known[number] / words[number], 4) if words[number] else 1.0,
         }
         for number in range(len(stage.corpus.sources))
     }
@@ -406,8 +407,9 @@ def _account(stage: ScoresStage, sources: Mapping[int, Mapping[str, JsonValue]])
         best, known, documents = found["best"], found["known_words"], found["documents"]
         assert isinstance(best, dict) and isinstance(known, float) and isinstance(documents, int)
         least = ", ".join(f"{share} at least {score:g}" for share, score in best.items())
-        yield f"scores: {name}: {documents:,} documents; of these the best {least or 'none'}"
-        if documents and known < LEAST_KNOWN[way]:
+        if not config.heldout:
+            yield f"scores: {name}: {documents:,} documents; of these the best {least or 'none'}"
+        if known < LEAST_KNOWN[way]:
             yield (
                 f"warning: scores: {name}: quality.{way} knows {known:.0%} of its words, so it was "
                 "made for other text, perhaps another language, and its scores mean little; "

@@ -90,8 +90,9 @@ class ScoreTable:
     def drops(self, digests_D16: Bytes, *, source: int, keep: str) -> Mask:
         """Which documents of `source` have too low a score.
 
-        Raises `UsageError` for a document without a score.
+        Raises `UsageError` for a document without a score, and if no source would have any left.
         """
+        self._require_some(keep)
         scores_D, held_out_D = self.find(digests_D16)
         if np.isnan(scores_D).any():
             digest = digests_D16[int(np.argmax(np.isnan(scores_D)))].tobytes().hex()
@@ -103,6 +104,17 @@ class ScoreTable:
         least = np.float32(self.least(source, keep))
         dropped: Mask = (scores_D < least) & ~held_out_D
         return dropped
+
+    def _require_some(self, keep: str) -> None:
+        # Held-out documents would be left, of which the stages would then train on one.
+        best = {source: scores[-1] for source, (scores, _) in self.counts.items()}
+        if any(score >= np.float32(self.least(source, keep)) for source, score in best.items()):
+            return
+        found = ", ".join(f"corpus.sources.{source} {score:.4g}" for source, score in best.items())
+        raise UsageError(
+            f"cleaning.keep = {keep!r}: no document has such a score; the best ones have "
+            f'{found or "none"}: lower it, or keep a share, as in "best 50%"'
+        )
 
 
 def with_scores(stage: Stage, table: StageTable) -> Stage:

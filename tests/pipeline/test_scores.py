@@ -92,7 +92,7 @@ def half(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def by_labelled(tmp_path: Path) -> dict[str, Any]:
+def by_labels(tmp_path: Path) -> dict[str, Any]:
     return {"labelled": write_labelled(tmp_path / "labelled.jsonl", documents(2, 30), junk(2, 30))}
 
 
@@ -122,10 +122,10 @@ def kept_of(artifact: Artifact) -> dict[str, int]:
 def test_labelled_documents_make_a_model_whose_threshold_drops_junk_and_no_held_out_document(
     tmp_path: Path,
     half: list[dict[str, Any]],
-    by_labelled: dict[str, Any],
+    by_labels: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = make_scores(scores_table(tmp_path / "scores", half, by_labelled), [])
+    made = make_scores(scores_table(tmp_path / "scores", half, by_labels), [])
     assert made.manifest.statistics["labelled"] == {"documents": 60, "separation": 1.0}
     said = capsys.readouterr().err
     assert "a model of 60 labelled documents; area under the ROC curve" in said
@@ -141,11 +141,11 @@ def test_labelled_documents_make_a_model_whose_threshold_drops_junk_and_no_held_
     assert f"{lost} dropped as low_score, their score of quality is below cleaning.keep" in said
 
 
-def test_the_best_share_is_that_of_each_source(tmp_path: Path, by_labelled: dict[str, Any]) -> None:
+def test_the_best_share_is_that_of_each_source(tmp_path: Path, by_labels: dict[str, Any]) -> None:
     write_jsonl(tmp_path / "good.jsonl", documents(3, 120))
     write_jsonl(tmp_path / "junk.jsonl", junk(3, 80))
     sources = [source(tmp_path / "good.jsonl"), source(tmp_path / "junk.jsonl")]
-    made = make_scores(scores_table(tmp_path / "scores", sources, by_labelled), [])
+    made = make_scores(scores_table(tmp_path / "scores", sources, by_labels), [])
     kept = tokens_of(made, tmp_path / "tokens", sources, keep="best 25%")
     rows = rows_of(made)
     trained = ~np.array(rows["is_held_out"].to_pylist())
@@ -179,14 +179,14 @@ def test_good_text_and_all_text_make_a_likelihood_ratio_that_separates(
 
 @pytest.mark.parametrize("way", ["labelled", "good"])
 def test_scores_are_the_same_bytes_for_any_files_workers_and_ranges_of_the_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_labelled: dict[str, Any], way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_labels: dict[str, Any], way: str
 ) -> None:
     texts = [*documents(1, 60), *junk(1, 60), *documents(1, 5)]  # five of them twice
     write_jsonl(tmp_path / "one" / "a.jsonl", texts)
     for part in range(5):
         write_jsonl(tmp_path / "many" / f"{part}.jsonl", texts[part::5])
     write_jsonl(tmp_path / "good.jsonl", documents(4, 50))
-    quality = by_labelled if way == "labelled" else {"good": [source(tmp_path / "good.jsonl")]}
+    quality = by_labels if way == "labelled" else {"good": [source(tmp_path / "good.jsonl")]}
     one = make_scores(scores_table(tmp_path / "s1", [source(tmp_path / "one")], quality), [])
     monkeypatch.setattr(stage_program, "RANGE_ROWS", 7)
     machine = {"worker_mode": "processes", "workers": 2}
@@ -200,9 +200,9 @@ def test_an_interrupted_stage_does_not_score_again_what_it_has_scored(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     half: list[dict[str, Any]],
-    by_labelled: dict[str, Any],
+    by_labels: dict[str, Any],
 ) -> None:
-    table = scores_table(tmp_path / "scores", half, by_labelled)
+    table = scores_table(tmp_path / "scores", half, by_labels)
     with monkeypatch.context() as patch:
         patch.setattr(stage_program, "commit", _interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -210,7 +210,7 @@ def test_an_interrupted_stage_does_not_score_again_what_it_has_scored(
     monkeypatch.setattr(stage_program, "write_scores", _interrupted)  # must not be called
     again = make_scores(table, [])
     monkeypatch.undo()
-    whole = make_scores(scores_table(tmp_path / "whole", half, by_labelled), [])
+    whole = make_scores(scores_table(tmp_path / "whole", half, by_labels), [])
     assert again.digest == whole.digest
 
 
@@ -219,14 +219,14 @@ def _interrupted(*_: object, **__: object) -> None:
 
 
 def test_a_source_in_another_language_than_the_labelled_documents_is_named(
-    tmp_path: Path, by_labelled: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, by_labels: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_jsonl(tmp_path / "en.jsonl", documents(1, 30))
     rng, other = random.Random(1), {word: f"{word[::-1]}ø" for word in WORDS}
     foreign = [" ".join(rng.choices([*other.values()], k=20)) for _ in range(30)]
     write_jsonl(tmp_path / "no.jsonl", foreign)
     sources = [source(tmp_path / "en.jsonl"), source(tmp_path / "no.jsonl")]
-    make_scores(scores_table(tmp_path / "scores", sources, by_labelled), [])
+    make_scores(scores_table(tmp_path / "scores", sources, by_labels), [])
     (warning,) = (line for line in capsys.readouterr().err.splitlines() if "warning" in line)
     assert (
         f"corpus.sources.1 ({tmp_path / 'no.jsonl'}): quality.labelled knows 0% of its" in warning
@@ -234,31 +234,50 @@ def test_a_source_in_another_language_than_the_labelled_documents_is_named(
     assert "label some documents of this source too" in warning
 
 
+@pytest.mark.parametrize("heldout_share", [0.0, 0.05])
 def test_a_threshold_that_drops_everything_is_an_error_with_source_and_remedy(
-    tmp_path: Path, half: list[dict[str, Any]], by_labelled: dict[str, Any]
+    tmp_path: Path,
+    half: list[dict[str, Any]],
+    by_labels: dict[str, Any],
+    heldout_share: float,
 ) -> None:
-    table = scores_table(tmp_path / "scores", half, by_labelled)
-    config = {**table.config, "corpus": {**table.config["corpus"], "heldout_share": 0.0}}
-    made = make_scores(table.model_copy(update={"config": config}), [])
-    vocabulary = given_vocabulary(tmp_path / "vocabulary")
-    cleaning = {"keep": ">= 1.1", "scores": made.directory}
+    table = scores_table(tmp_path / "scores", half, by_labels)
+    corpus = {**table.config["corpus"], "heldout_share": heldout_share}
+    made = make_scores(table.model_copy(update={"config": {**table.config, "corpus": corpus}}), [])
     wanted = tokens_table(
-        tmp_path / "tokens", half, vocabulary=vocabulary, cleaning=cleaning, heldout_share=0.0
+        tmp_path / "tokens",
+        half,
+        vocabulary=given_vocabulary(tmp_path / "vocabulary"),
+        cleaning={"keep": ">= 1.1", "scores": made.directory},
+        heldout_share=heldout_share,
     )
     message = (
-        r"no document is left: corpus\.sources\.0 .*: rules drop 200 of its 200 documents "
-        r"\(100%\), most of them \(200\) as low_score; .* below cleaning\.keep: lower that"
+        r"cleaning\.keep = '>= 1\.1': no document has such a score; the best ones have "
+        r"corpus\.sources\.0 (1|0\.99\d+): lower it, or keep a share"
     )
     with pytest.raises(UsageError, match=message):
         make_tokens(wanted, [])
 
 
+def test_a_source_of_which_scores_drop_more_than_half_is_named(
+    tmp_path: Path,
+    half: list[dict[str, Any]],
+    by_labels: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = make_scores(scores_table(tmp_path / "scores", half, by_labels), [])
+    tokens_of(made, tmp_path / "tokens", half, keep="best 10%")
+    (warning,) = (line for line in capsys.readouterr().err.splitlines() if "warning" in line)
+    assert "corpus.sources.0" in warning and "as low_score" in warning
+    assert "below cleaning.keep: lower that" in warning
+
+
 def test_scores_of_another_corpus_are_refused(
-    tmp_path: Path, half: list[dict[str, Any]], by_labelled: dict[str, Any]
+    tmp_path: Path, half: list[dict[str, Any]], by_labels: dict[str, Any]
 ) -> None:
     write_jsonl(tmp_path / "other.jsonl", documents(9, 30))
     other = [source(tmp_path / "other.jsonl")]
-    made = make_scores(scores_table(tmp_path / "scores", other, by_labelled), [])
+    made = make_scores(scores_table(tmp_path / "scores", other, by_labels), [])
     with pytest.raises(UsageError, match=r"no score for document .* of corpus\.sources\.0; it was"):
         tokens_of(made, tmp_path / "tokens", half, keep="best 50%")
     vocabulary = given_vocabulary(tmp_path / "vocabulary")
