@@ -44,6 +44,15 @@ _SHORT_PARAGRAPH = re.compile(rb"^(?:\S*[^\s.!?] +){0,4}\S+[.!?][ \t]*(?:\n|\Z)"
 taken for one: of 70 sampled from English Wikipedia of 2014, 66 were headings or list items; of
 paragraphs of six words about half are, of seven words hardly any."""
 
+_LEFT_SWITCH = re.compile(
+    rb"__(?:(?:NO|FORCE)?TOC|(?:NO)?INDEX|(?:NO)?NEWSECTIONLINK|NOEDITSECTION|NOGALLERY|HIDDENCAT|"
+    rb"NOCONTENTCONVERT|NOTITLECONVERT|STATICREDIRECT|DISAMBIG)__"
+)
+_LEFT_BREAK = re.compile(rb"<br\b[^<>\n]*>", re.IGNORECASE)
+_LEFT_HOLES = re.compile(rb"\((?:[ \t,;:]*+\)|[ \t]*+[,;][ \t,;]*+)")
+"""What WikiExtractor leaves in the text: switches of a page, line breaks with attributes, and the
+brackets of templates that it removes, in 7.7 % of the articles of Wikipedia (2014): "(; born"."""
+
 _PAGE = re.compile(rb"<page>")
 _PAGE_NAMESPACE = re.compile(rb"<ns>\s*(-?\d+)\s*</ns>")
 _PAGE_TEXT = re.compile(rb"<text\b[^>]*>")
@@ -142,6 +151,7 @@ def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentB
             first, _, rest = body.partition(b"\n")
             if title and first.strip() == title[1].strip():
                 body = rest
+            body = _without_remains(body)
             if lead := _PARAGRAPH.search(body):  # the first paragraph is never a heading
                 body = body[: lead.end()] + _SHORT_PARAGRAPH.sub(b"", body[lead.end() :])
             yield position, body
@@ -155,6 +165,12 @@ def read_wikiextractor(piece: Piece, source: SourceConfig) -> Iterator[DocumentB
             f"{piece.path}: no line begins with '<doc '; expected WikiExtractor output (for its "
             "--json format use reader jsonl)"
         )
+
+
+def _without_remains(body: bytes) -> bytes:
+    """An extracted article without what is left in it of templates, switches and tags."""
+    body = _LEFT_BREAK.sub(b"<br>", _LEFT_SWITCH.sub(b"", body))
+    return _LEFT_HOLES.sub(lambda hole: b"" if hole[0].endswith(b")") else b"(", body)
 
 
 def doc_starts(buffer: bytes, at_beginning: bool) -> Offsets:

@@ -459,6 +459,25 @@ class TestWikipedia:
         (found,) = texts(path, "wikiextractor")
         assert [line for line in found.split("\n") if line] == kept
 
+    @pytest.mark.parametrize(
+        ("left", "shown"),
+        [
+            ("Chen Zhili (; born 1942) was a minister.", "Chen Zhili (born 1942) was a minister."),
+            ("Batzra () is a moshav.", "Batzra  is a moshav."),
+            ("The lake ( , ; ) is deep.", "The lake  is deep."),
+            ("__NOTOC__\nIt begins here.", "It begins here."),
+            ("One line<br clear=all>another line.", "One line<br>another line."),
+            ('One line<BR style="a:b"/>another line.', "One line<br>another line."),
+            ("PHP has __FILE__ and (see below) f(x).", "PHP has __FILE__ and (see below) f(x)."),
+        ],
+    )
+    def test_what_the_extractor_leaves_of_templates_and_tags_goes(
+        self, tmp_path: Path, left: str, shown: str
+    ) -> None:
+        path = tmp_path / "wiki_00"
+        path.write_text(f'<doc id="1" url="u" title="T">\nT\n\n{left}\n</doc>\n')
+        assert texts(path, "wikiextractor") == [shown]
+
     def test_other_text_is_no_extract(self, tmp_path: Path) -> None:
         path = tmp_path / "book.txt"
         path.write_text("It was a dark night.\n")
