@@ -16,15 +16,10 @@ from torch import Tensor
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, SubwordTokenizer, WordPieceTokenizer
+from cloze.model.hugging_face.changed_vocabulary import OVER_VOCABULARY
 from cloze.model.tasks.features import Places
 
 CONTINUATION = "##"
-
-OF_THE_VOCABULARY = (
-    "encoder.embeddings.word_embeddings.weight",
-    "masked_lm.output_bias",
-)
-"""Parameters with a row for every word-piece."""
 
 
 def kept_pieces(tokenizer: SubwordTokenizer, used: NDArray[np.generic]) -> Places:
@@ -53,6 +48,6 @@ def pruned_parameters(parameters: Mapping[str, Tensor], kept: Places) -> dict[st
     """The parameters with the rows `kept` of those over the vocabulary."""
     rows = torch.from_numpy(kept)
     return {
-        name: value[rows] if name in OF_THE_VOCABULARY else value
+        name: value[rows] if name in OVER_VOCABULARY else value
         for name, value in parameters.items()
     }
