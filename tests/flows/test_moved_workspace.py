@@ -31,7 +31,7 @@ def answer(
 ) -> Answers:
     """The JSON output of `cloze ...` with stand-ins for all stages."""
     # the encoder of a stand-in has no architecture to compare
-    monkeypatch.setattr(preflight, "_check_initial_encoder", lambda plan: None)
+    monkeypatch.setattr(preflight, "_check_pretraining", lambda plan: None)
 
     def call(*arguments: str) -> dict[str, object]:
         code = exit_code([*arguments, "--json"])

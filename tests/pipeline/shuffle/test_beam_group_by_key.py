@@ -57,8 +57,8 @@ def builds(tmp_path: Path):
     remote = Runner(PipelineMachine(runner="DataflowRunner"), options=[], output="")
     backend = tokens.choose_backend(work, job=job, runner=remote)
     assert isinstance(backend, BeamGroupByKey)
-    wanted = {"near_duplicates": {}}
-    stage_of_dedup = DedupStage.model_validate({**table.config, "dedup": wanted})
+    known = {name: one for name, one in table.config.items() if name in DedupStage.model_fields}
+    stage_of_dedup = DedupStage.model_validate({**known, "dedup": {"near_duplicates": {}}})
     search = DuplicateSearch(stage_of_dedup, "gs://bucket/dedup")
     return {
         "tokens": partial(backend.graph, work),
