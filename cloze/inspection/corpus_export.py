@@ -9,7 +9,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,19 +166,6 @@ def _card(
         )
         for number, config in enumerate(stage.corpus.sources)
     ]
-    rules = {
-        name: value
-        for name, value in stage.cleaning.model_dump(mode="json", exclude_defaults=True).items()
-        if name not in ("boilerplate", "drop_list", "scores")  # directories here
-    }
-    own = [
-        (
-            config.path or ", ".join(config.packages),
-            tomli_w.dumps(config.cleaning.model_dump(mode="json", exclude_defaults=True)),
-        )
-        for config in stage.corpus.sources
-        if config.cleaning is not None
-    ]
     edits = statistics.get("edits", {})
     return "\n".join(
         [
@@ -205,14 +191,7 @@ def _card(
             ),
             "Columns: " + ", ".join(f"`{name}`" for name in SCHEMA.names) + ".",
             "",
-            "Rules (`[cleaning]`):",
-            "",
-            f"```toml\n{tomli_w.dumps(rules)}```",
-            "",
-            *chain.from_iterable(
-                (f"In place of these, those of {path}:", "", f"```toml\n{rules_of}```", "")
-                for path, rules_of in own
-            ),
+            *_rules(stage),
             f"`cloze prepare {CORPUS}` reads the same documents; its `path`s name this folder, so "
             "change them if it is moved. The licences are those of the sources.",
             "",
@@ -220,3 +199,17 @@ def _card(
             "",
         ]
     )
+
+
+def _rules(stage: TokensStage) -> list[str]:
+    """Lines of the card: the rules for all sources, and those of sources with their own."""
+    shared = stage.cleaning.model_dump(mode="json", exclude_defaults=True)
+    for directory in ("boilerplate", "drop_list", "scores"):
+        shared.pop(directory, None)  # it is one of this machine
+    lines = ["Rules (`[cleaning]`):", "", f"```toml\n{tomli_w.dumps(shared)}```", ""]
+    for source in stage.corpus.sources:
+        if source.cleaning is not None:
+            path = source.path or ", ".join(source.packages)
+            own = tomli_w.dumps(source.cleaning.model_dump(mode="json", exclude_defaults=True))
+            lines += [f"In place of these, those of {path}:", "", f"```toml\n{own}```", ""]
+    return lines
