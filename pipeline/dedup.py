@@ -54,9 +54,9 @@ from cloze.artifacts.store import (
     scratch_directory,
 )
 from cloze.artifacts.tables import TOKEN_DIGEST_BYTES
+from cloze.pipeline.config.made_lists import with_made_lists
 from cloze.pipeline.config.settings import DedupStage, NearDuplicatesConfig
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
-from cloze.pipeline.readers.score_table import with_scores
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue
 from cloze.pipeline.text.duplicates import (
@@ -70,7 +70,6 @@ from cloze.pipeline.text.duplicates import (
     shingles,
 )
 from cloze.pipeline.text.filters import Reason
-from cloze.pipeline.text.recurring import with_line_list
 from cloze.pipeline.text.splits import HELDOUT_SPLIT, assign_splits, split_names
 from cloze.pipeline.text.texts import TextBlock, read_texts
 
@@ -154,8 +153,7 @@ class DuplicateSearch:
 
 def make_drop_list(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: search every input shard, then write the drop list."""
-    stage = with_line_list(parse(DedupStage, table.config, source="stage dedup"), table)
-    stage = with_scores(stage, table)
+    stage = with_made_lists(parse(DedupStage, table.config, source="stage dedup"), table)
     if not stage.dedup.wanted:
         raise UsageError(
             "[dedup]: nothing to look for; set dedup.near_duplicates = {} or dedup.overlap"

@@ -27,10 +27,10 @@ from cloze.artifacts.rng import stream_seed
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, put_bytes
+from cloze.pipeline.config.made_lists import with_made_lists
 from cloze.pipeline.config.settings import PairsStage
 from cloze.pipeline.readers.documents import MEGABYTE, Pair, Piece
 from cloze.pipeline.readers.input_shards import find_corpus, reader_named
-from cloze.pipeline.text.recurring import with_line_list
 from cloze.pipeline.text.texts import cut_passages, read_documents
 
 PAIRS_OF_A_PART = 10
@@ -74,7 +74,7 @@ class PairSample:
 
 def make_pairs(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage."""
-    stage = with_line_list(parse(PairsStage, table.config, source="stage pairs"), table)
+    stage = with_made_lists(parse(PairsStage, table.config, source="stage pairs"), table)
     config, seed = stage.pairs, stage.seed
     samples = {
         "train": PairSample(config.train_pairs),

@@ -7,7 +7,7 @@ Out: Arrow files whose record batches are sorted runs; later, the keys that recu
 
 Whether a key recurs, and which documents keep it, follows from the few smallest ranks of its
 documents, so a run has at most `min_documents` rows per key besides one for all the rest, however
-frequent it is. Whoever writes holds `RUN_ROWS` rows in memory, whoever merges `RANGE_ROWS`.
+frequent it is. Whoever writes holds `RUN_ROWS` rows in memory; merging: shuffle/merged_runs.py.
 """
 
 import os
@@ -20,20 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloze.artifacts import filesystem
 from cloze.artifacts.arrays import Int64s, UInt64s
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.tables import LINES_SCHEMA, REPEATS_SCHEMA
+from cloze.pipeline.shuffle.merged_runs import of_equal_size, ranges_of_keys
 from cloze.pipeline.text.recurring import LAST_RANK
 
 RUN_ROWS = 1 << 18
 """Rows in a sorted run, or those of one block if that has more."""
-
-RANGE_ROWS = 1 << 22
-"""Approximate number of rows that are merged at a time, at about 60 bytes each."""
-
-BATCH_ROWS = 1 << 16
-"""Rows of a record batch of a list."""
 
 NO_DOCUMENT = np.uint64(LAST_RANK + 1)
 """The rank of a row for all documents beyond the smallest ranks."""
@@ -147,29 +141,12 @@ def recurring_keys(
 
     Rows of `LINES_SCHEMA` for runs that count, else of `REPEATS_SCHEMA`.
     """
-    with ExitStack() as stack:
-        runs: list[pa.RecordBatch] = []
-        for entry in entries:
-            stored = filesystem.join(output, entry.stored_name)
-            path = stack.enter_context(filesystem.brought_here(stored, scratch))
-            file = pa.ipc.open_file(stack.enter_context(pa.memory_map(path)))
-            runs += (file.get_batch(index) for index in range(file.num_record_batches))
-        # Keys are hashes, so equal ranges of them have about as many rows each.
-        parts = sum(map(len, runs)) // RANGE_ROWS + 1
-        bounds = [(part << 64) // parts for part in range(1, parts)]
-        # Sorted, so a range of keys is a slice of every run: a merge without a heap, in ranges that
-        # fit into memory.
-        cuts = [
-            [0, *np.searchsorted(run["key"], np.array(bounds, dtype=np.uint64)), len(run)]
-            for run in runs
-        ]
-        for part in range(parts):
-            slices = [
-                run.slice(cut[part], cut[part + 1] - cut[part])
-                for run, cut in zip(runs, cuts, strict=True)
-            ]
-            if some := list(filter(len, slices)):
-                yield _recurring(some, limits, source)
+    ranges = ranges_of_keys(
+        entries, lambda run: run["key"].to_numpy(), output=output, scratch=scratch
+    )
+    for runs in ranges:
+        if some := list(filter(len, runs)):
+            yield _recurring(some, limits, source)
 
 
 def _recurring(runs: Sequence[pa.RecordBatch], limits: Limits, source: int) -> pa.RecordBatch:
@@ -230,30 +207,13 @@ def _texts(runs: Sequence[pa.RecordBatch], rows: Int64s) -> pa.StringArray:
 
 
 def write_list(found: Iterable[pa.RecordBatch], path: str, schema: pa.Schema) -> int:
-    """Write rows `BATCH_ROWS` at a time: their file must not show the ranges of the merge.
-
-    Returns their number.
-    """
+    """Write rows in batches of equal size; returns their number."""
     rows = 0
-    waiting = pa.Table.from_batches([], schema)
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for batch in found:
-            waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
-            while len(waiting) >= BATCH_ROWS:
-                writer.write_batch(_fresh(waiting.slice(0, BATCH_ROWS)))
-                rows, waiting = rows + BATCH_ROWS, waiting.slice(BATCH_ROWS)
-        if len(waiting):
-            writer.write_batch(_fresh(waiting))
-    return rows + len(waiting)
-
-
-def _fresh(table: pa.Table) -> pa.RecordBatch:
-    """The same rows in buffers of their own: those of slices and of joined chunks differ."""
-    columns = [
-        pa.array(column.to_pylist() if pa.types.is_string(column.type) else column.to_numpy())
-        for column in table.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
+        for batch in of_equal_size(found, schema):
+            writer.write_batch(batch)
+            rows += len(batch)
+    return rows
 
 
 def write_keys(found: Iterable[pa.RecordBatch], path: str, *, scratch: str) -> int:

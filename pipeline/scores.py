@@ -7,7 +7,7 @@ Out: `scores.arrow` and `counts.arrow` (artifacts/tables.py); the model, if it w
 
 Documents that rules drop are not scored. The workers score every document by itself and write one
 file per input shard, sorted by digest; the launcher merges a range of digests at a time. A worker
-holds the scores of a shard, the launcher `RANGE_ROWS` rows; all else is on disk. For the likelihood
+holds the scores of a shard, the launcher a range of rows; all else is on disk. For the likelihood
 ratio, words are counted before, by shards of the corpus and of good text alike: the counts of a
 shard and their sum have the same size for any corpus. Which documents are kept is decided where
 they are read, so another threshold needs no other scores.
@@ -16,7 +16,6 @@ they are read, so another threshold needs no other scores.
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
@@ -50,6 +49,7 @@ from cloze.artifacts.tables import (
     SCORES_NAME,
     SCORES_SCHEMA,
 )
+from cloze.pipeline.config.made_lists import with_made_lists
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, ScoresStage
 from cloze.pipeline.quality.features import find_words
 from cloze.pipeline.quality.labelled import read_labelled
@@ -59,18 +59,12 @@ from cloze.pipeline.quality.scorers import LEAST_KNOWN, open_scorer, way_of
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue
+from cloze.pipeline.shuffle.merged_runs import of_equal_size, ranges_of_keys
 from cloze.pipeline.text.filters import Reason
-from cloze.pipeline.text.recurring import with_line_list
 from cloze.pipeline.text.splits import drawn_documents
 from cloze.pipeline.text.texts import read_states, why_none_is_left
 
 MODEL_NAME = "model.arrow"
-
-RANGE_ROWS = 1 << 22
-"""Approximate number of rows that the launcher merges at a time, at about 60 bytes each."""
-
-BATCH_ROWS = 1 << 16
-"""Rows of a record batch of the scores."""
 
 DIGITS = 4
 """Of a score, after the point: what is beyond them depends on a processor's rounding."""
@@ -93,7 +87,7 @@ COUNTS_SCHEMA = pa.schema([pa.field("bucket", pa.uint32()), pa.field("count", pa
 
 def make_scores(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: make the model if one is wanted, score every shard, merge the scores."""
-    stage = with_line_list(parse(ScoresStage, table.config, source="stage scores"), table)
+    stage = with_made_lists(parse(ScoresStage, table.config, source="stage scores"), table)
     runner = Runner.of(table, options)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()
@@ -112,7 +106,7 @@ def make_scores(table: StageTable, options: list[str]) -> Artifact:
         path = os.path.join(scratch, SCORES_NAME)
         counts = _Counts()
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, SCORES_SCHEMA) as writer:
-            for batch in _of_equal_size(_merged(entries, table.output, scratch)):
+            for batch in of_equal_size(_merged(entries, table.output, scratch), SCORES_SCHEMA):
                 writer.write_batch(batch)
                 counts.add(batch)
                 totals["documents"] += len(batch)
@@ -281,61 +275,18 @@ def _ipc_bytes(table: pa.Table) -> bytes:
 
 def _merged(entries: Sequence[FileEntry], output: str, scratch: str) -> Iterator[pa.RecordBatch]:
     """The scores of all shards by ascending digest, each once, a range of digests at a time."""
-    with ExitStack() as stack:
-        runs: list[pa.RecordBatch] = []
-        for entry in entries:
-            stored = filesystem.join(output, entry.stored_name)
-            path = stack.enter_context(filesystem.brought_here(stored, scratch))
-            file = pa.ipc.open_file(stack.enter_context(pa.memory_map(path)))
-            runs += (file.get_batch(index) for index in range(file.num_record_batches))
-        # Digests are uniform, so equal ranges of them have about as many rows each.
-        parts = sum(map(len, runs)) // RANGE_ROWS + 1
-        bounds = [(part << 64) // parts for part in range(1, parts)]
-        cuts = [
-            [0, *np.searchsorted(_first_halves(run), np.array(bounds, np.uint64)), len(run)]
-            for run in runs
-        ]
-        for part in range(parts):
-            slices = [
-                run.slice(cut[part], cut[part + 1] - cut[part])
-                for run, cut in zip(runs, cuts, strict=True)
-            ]
-            rows = pa.Table.from_batches(slices, SCORES_SCHEMA)
-            halves_N2 = digest_halves(digest_bytes(rows["document_digest"]))
-            order = np.lexsort((rows["source"].to_numpy(), halves_N2[:, 1], halves_N2[:, 0]))
-            # Of equal documents, whose scores are equal, the first source's.
-            once = order[is_first_of_equals(halves_N2[order])]
-            yield from rows.take(pa.array(once)).combine_chunks().to_batches()
+    for runs in ranges_of_keys(entries, _first_halves, output=output, scratch=scratch):
+        rows = pa.Table.from_batches(runs, SCORES_SCHEMA)
+        halves_N2 = digest_halves(digest_bytes(rows["document_digest"]))
+        order = np.lexsort((rows["source"].to_numpy(), halves_N2[:, 1], halves_N2[:, 0]))
+        # Of equal documents, whose scores are equal, the first source's.
+        once = order[is_first_of_equals(halves_N2[order])]
+        yield from rows.take(pa.array(once)).combine_chunks().to_batches()
 
 
 def _first_halves(run: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     halves_N2 = digest_halves(digest_bytes(pa.chunked_array([run["document_digest"]])))
     return halves_N2[:, 0]
-
-
-def _of_equal_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, `BATCH_ROWS` at a time: their file must not show the ranges of the merge."""
-    waiting = pa.Table.from_batches([], SCORES_SCHEMA)
-    for batch in batches:
-        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
-        while len(waiting) >= BATCH_ROWS:
-            yield _fresh(waiting.slice(0, BATCH_ROWS))
-            waiting = waiting.slice(BATCH_ROWS)
-    if len(waiting):
-        yield _fresh(waiting)
-
-
-def _fresh(table: pa.Table) -> pa.RecordBatch:
-    """The same rows in buffers of their own: those of slices and of joined chunks differ."""
-    return pa.RecordBatch.from_arrays(
-        [
-            digest_array(digest_bytes(table["document_digest"])),
-            pa.array(table["source"].to_numpy()),
-            pa.array(table["score"].to_numpy()),
-            pa.array(table["is_held_out"].to_numpy()),
-        ],
-        schema=SCORES_SCHEMA,
-    )
 
 
 class _Counts:

@@ -48,10 +48,10 @@ from cloze.artifacts.store import (
 )
 from cloze.artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
 from cloze.artifacts.tokenizer import read_tokenizer_json
+from cloze.pipeline.config.made_lists import with_made_lists
 from cloze.pipeline.config.settings import TokensStage
 from cloze.pipeline.mlm.statistics import tokens_summary
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
-from cloze.pipeline.readers.score_table import with_scores
 from cloze.pipeline.runner.execution import Runner, work_directory
 from cloze.pipeline.shuffle.beam_group_by_key import BeamGroupByKey
 from cloze.pipeline.shuffle.buckets import (
@@ -73,9 +73,7 @@ from cloze.pipeline.text.account import (
     reasons_account,
     source_account,
 )
-from cloze.pipeline.text.duplicates import with_drop_list
 from cloze.pipeline.text.filters import Reason
-from cloze.pipeline.text.recurring import with_line_list
 from cloze.pipeline.text.texts import why_none_is_left
 
 HELD_OUT_OF_FEW = {
@@ -98,8 +96,7 @@ ShuffleBackend = LocalSpill | BeamGroupByKey
 
 def make_tokens(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: keep finished parts, make the rest, write the manifest."""
-    stage = with_drop_list(parse(TokensStage, table.config, source="stage tokens"), table)
-    stage = with_scores(with_line_list(stage, table), table)
+    stage = with_made_lists(parse(TokensStage, table.config, source="stage tokens"), table)
     runner = Runner.of(table, options)
     files = CorpusFiles(stage.corpus, table.output)
     shards = files.shards()

@@ -56,16 +56,15 @@ from cloze.artifacts.tokenizer import (
     bert_pipeline,
     read_vocabulary,
 )
+from cloze.pipeline.config.made_lists import with_made_lists
 from cloze.pipeline.config.settings import CorpusConfig, PairsStage, VocabularyStage
 from cloze.pipeline.new_words import NewWords, choose_words, counted
 from cloze.pipeline.pairs import training_texts
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
-from cloze.pipeline.readers.score_table import with_scores
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import WorkQueue, for_each
-from cloze.pipeline.text.duplicates import DropList, read_drop_list, with_drop_list
+from cloze.pipeline.text.duplicates import DropList, read_drop_list
 from cloze.pipeline.text.filters import Reason
-from cloze.pipeline.text.recurring import with_line_list
 from cloze.pipeline.text.splits import (
     FEWEST_DOCUMENTS,
     HELDOUT_SPLIT,
@@ -99,8 +98,7 @@ CANDIDATES_SCHEMA = pa.schema(
 
 def make_vocabulary(table: StageTable, options: list[str]) -> Artifact:
     """Run the stage: read the given tokenizer, or learn one from a sample."""
-    stage = with_drop_list(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
-    stage = with_scores(with_line_list(stage, table), table)
+    stage = with_made_lists(parse(VocabularyStage, table.config, source="stage vocabulary"), table)
     config, files = stage.vocabulary, []
     statistics: dict[str, JsonValue] = {}
     if not config.path:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +18,12 @@ import pyarrow as pa
 
 from cloze.artifacts.arrays import Bytes, Mask
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import open_artifact
 from cloze.artifacts.tables import SCORE_COUNTS_NAME, SCORES_NAME, TOKEN_DIGEST_BYTES
 from cloze.pipeline.config.keep import Keep
 from cloze.pipeline.config.settings import (
-    DedupStage,
     ScoresStage,
-    TokensStage,
-    VocabularyStage,
 )
-
-ROLE = "scores"
-"""The role of scores among a stage's inputs."""
-
-Stage = TypeVar("Stage", DedupStage, VocabularyStage, TokensStage)
 
 Float32s = npt.NDArray[np.float32]
 
@@ -115,14 +105,6 @@ class ScoreTable:
             f"cleaning.keep = {keep!r}: no document has such a score; the best ones have "
             f'{found or "none"}: lower it, or keep a share, as in "best 50%"'
         )
-
-
-def with_scores(stage: Stage, table: StageTable) -> Stage:
-    """The stage with the scores made by this run, if there are any."""
-    if ROLE not in table.inputs or not table.inputs[ROLE].path:
-        return stage
-    cleaning = stage.cleaning.model_copy(update={"scores": table.input_path(ROLE)})
-    return stage.model_copy(update={"cleaning": cleaning})
 
 
 @lru_cache(maxsize=2)

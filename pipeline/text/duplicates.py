@@ -30,7 +30,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,13 +51,10 @@ from cloze.artifacts.arrays import (
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import find_files
 from cloze.artifacts.rng import GOLDEN_GAMMA, draw, scramble, stream_seed
-from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import open_artifact
 from cloze.pipeline.config.settings import (
     NearDuplicatesConfig,
     OverlapConfig,
-    TokensStage,
-    VocabularyStage,
 )
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream
 from cloze.pipeline.text.cleaning import SPACE
@@ -72,10 +69,7 @@ from cloze.pipeline.text.scripts import (
 )
 
 COLUMN = "document_digest"
-ROLE = "drop_list"
-"""The role of a drop list among a stage's inputs."""
 
-Stage = TypeVar("Stage", TokensStage, VocabularyStage)
 UInt32s = npt.NDArray[np.uint32]
 
 CANDIDATE_PROBABILITY = 0.99
@@ -511,14 +505,6 @@ class DropList:
         place = np.minimum(np.searchsorted(listed, wanted), len(listed) - 1)
         found: Mask = listed[place] == wanted
         return found
-
-
-def with_drop_list(stage: Stage, table: StageTable) -> Stage:
-    """The stage with the drop list made by this run, if there is one."""
-    if ROLE not in table.inputs or not table.inputs[ROLE].path:
-        return stage
-    cleaning = stage.cleaning.model_copy(update={"drop_list": table.input_path(ROLE)})
-    return stage.model_copy(update={"cleaning": cleaning})
 
 
 @lru_cache(maxsize=2)

@@ -27,7 +27,7 @@ each stays somewhere.
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,17 +35,11 @@ import pyarrow as pa
 from cloze.artifacts.arrays import Bytes, Int64s, Mask, Offsets, UInt64s, offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.rng import scramble
-from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import open_artifact
 from cloze.artifacts.tables import LINES_NAME, REPEATS_NAME, SPAN_KINDS
 from cloze.pipeline.config.settings import (
     BoilerplateConfig,
     BoilerplateStage,
-    DedupStage,
-    PairsStage,
-    ScoresStage,
-    TokensStage,
-    VocabularyStage,
 )
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.text.cleaning import LINE_FEED, SPACE, clean
@@ -55,16 +49,12 @@ from cloze.pipeline.text.line_rules import without_lines
 from cloze.pipeline.text.scripts import lower_bytes
 from cloze.pipeline.text.sentences import split_sentences
 
-ROLE = "boilerplate"
-"""The role of a list of lines among a stage's inputs."""
-
 ALWAYS_KEPT = 0
 """The key of lines that no list can name."""
 
 LAST_RANK = (1 << 64) - 2
 """One less than the largest number, which stands for no document."""
 
-Stage = TypeVar("Stage", ScoresStage, DedupStage, VocabularyStage, TokensStage, PairsStage)
 
 SENTENCES, TOKENS = SPAN_KINDS
 
@@ -376,14 +366,6 @@ def _without_spans(block: DocumentBlock, gone: Mask) -> DocumentBlock:
     # white space around what is gone, and lines of nothing else
     cleaned, _ = clean(left, line_break="paragraph")
     return cleaned
-
-
-def with_line_list(stage: Stage, table: StageTable) -> Stage:
-    """The stage with the list of lines made by this run, if there is one."""
-    if ROLE not in table.inputs or not table.inputs[ROLE].path:
-        return stage
-    cleaning = stage.cleaning.model_copy(update={"boilerplate": table.input_path(ROLE)})
-    return stage.model_copy(update={"cleaning": cleaning})
 
 
 @lru_cache(maxsize=8)

@@ -18,6 +18,7 @@ from cloze.pipeline.config.settings import BoilerplateStage, CleaningConfig, Cor
 from cloze.pipeline.readers import input_shards
 from cloze.pipeline.readers.input_shards import CorpusFiles
 from cloze.pipeline.runner.graph import WorkQueue
+from cloze.pipeline.shuffle import merged_runs
 from cloze.pipeline.text.texts import read_documents
 from cloze.pipeline.tokens import make_tokens
 from tests.pipeline.corpora import (
@@ -224,12 +225,12 @@ def test_the_list_does_not_depend_on_files_workers_runs_and_ranges(
     texts = ["\n".join(lines) for _, _, lines in three_kinds(600)]
     texts += texts[:50]
     write_jsonl(tmp_path / "whole.jsonl", texts)
-    monkeypatch.setattr(recurring_runs, "BATCH_ROWS", 100)
+    monkeypatch.setattr(merged_runs, "BATCH_ROWS", 100)
     golden = run(tmp_path / "golden", [of_lines(tmp_path / "whole.jsonl")])
     assert len(rows_of(golden)) > 100
     monkeypatch.setattr(input_shards, "BLOCK_BYTES", 20_000)
     monkeypatch.setattr(recurring_runs, "RUN_ROWS", 400)
-    monkeypatch.setattr(recurring_runs, "RANGE_ROWS", 500)
+    monkeypatch.setattr(merged_runs, "RANGE_ROWS", 500)
     shuffled = random.Random(files).sample(texts, len(texts))
     for number in range(files):
         write_jsonl(tmp_path / "corpus" / f"{number * 7 % files}.jsonl", shuffled[number::files])

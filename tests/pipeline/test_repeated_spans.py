@@ -14,6 +14,7 @@ from cloze.artifacts.store import Artifact
 from cloze.pipeline import recurring_runs
 from cloze.pipeline.config.settings import CorpusConfig
 from cloze.pipeline.readers import input_shards
+from cloze.pipeline.shuffle import merged_runs
 from tests.pipeline.corpora import source, started, write_jsonl
 from tests.pipeline.test_boilerplate import (
     boilerplate_table,
@@ -179,12 +180,12 @@ def test_what_is_found_does_not_depend_on_files_workers_runs_and_ranges(
     texts = some_texts(300)
     texts += texts[:50]
     write_jsonl(tmp_path / "whole.jsonl", texts)
-    monkeypatch.setattr(recurring_runs, "BATCH_ROWS", 10)
+    monkeypatch.setattr(merged_runs, "BATCH_ROWS", 10)
     golden = run(tmp_path / "golden", [of_spans(tmp_path / "whole.jsonl", **ALL)])
     assert {kind for kind, _, _ in spans_of(golden)} == {"sentences", "tokens"}
     monkeypatch.setattr(input_shards, "BLOCK_BYTES", 20_000)
     monkeypatch.setattr(recurring_runs, "RUN_ROWS", 400)
-    monkeypatch.setattr(recurring_runs, "RANGE_ROWS", 500)
+    monkeypatch.setattr(merged_runs, "RANGE_ROWS", 500)
     shuffled = random.Random(files).sample(texts, len(texts))
     for number in range(files):
         write_jsonl(tmp_path / "corpus" / f"{number * 7 % files}.jsonl", shuffled[number::files])

@@ -28,6 +28,7 @@ from cloze.pipeline.config.settings import ScoresStage
 from cloze.pipeline.quality.linear import area_under_curve
 from cloze.pipeline.readers.score_table import read_scores
 from cloze.pipeline.scores import make_scores
+from cloze.pipeline.shuffle import merged_runs
 from cloze.pipeline.tokens import make_tokens
 from tests.cloze.tiny_model import CONFIG, TOKENIZER
 from tests.pipeline.corpora import (
@@ -188,7 +189,7 @@ def test_scores_are_the_same_bytes_for_any_files_workers_and_ranges_of_the_merge
     write_jsonl(tmp_path / "good.jsonl", documents(4, 50))
     quality = by_labels if way == "labelled" else {"good": [source(tmp_path / "good.jsonl")]}
     one = make_scores(scores_table(tmp_path / "s1", [source(tmp_path / "one")], quality), [])
-    monkeypatch.setattr(stage_program, "RANGE_ROWS", 7)
+    monkeypatch.setattr(merged_runs, "RANGE_ROWS", 7)
     machine = {"worker_mode": "processes", "workers": 2}
     table = scores_table(tmp_path / "s2", [source(tmp_path / "many")], quality, machine=machine)
     many = make_scores(table, [])
@@ -416,7 +417,7 @@ def test_a_document_has_its_score_wherever_it_is_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: list[dict[str, Any]]
 ) -> None:
     quality = {"labelled": write_labelled(tmp_path / "j.jsonl", documents(2, 30), junk(2, 30))}
-    monkeypatch.setattr(stage_program, "BATCH_ROWS", 16)
+    monkeypatch.setattr(merged_runs, "BATCH_ROWS", 16)
     made = make_scores(scores_table(tmp_path / "scores", half, quality), [])
     rows = rows_of(made)
     digests = digest_bytes(rows["document_digest"])
