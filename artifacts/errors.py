@@ -42,7 +42,9 @@ def explained(error: BaseException) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
         return f"operating system error: {reason}"
-    return f"{os.fsdecode(error.filename)}: {reason}; fix this, or use another path"
+    # Of two, the second: a file that could not be renamed to it is a temporary one of ours.
+    name = error.filename if error.filename2 is None else error.filename2
+    return f"{os.fsdecode(name)}: {reason}; fix this, or use another path"
 
 
 def is_panic(error: BaseException) -> bool:

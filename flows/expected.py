@@ -42,6 +42,7 @@ from cloze.flows.forecast import (
 )
 from cloze.flows.workspace import Workspace, find_record, list_runs
 from cloze.model.config import RANKING_KINDS, SIZE_NAMES, EncoderConfig, TaskConfig
+from cloze.pipeline.config.settings import SourceConfig
 
 START_SECONDS = {
     **{"boilerplate": 1.0, "scores": 1.5, "dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0},
@@ -257,10 +258,7 @@ class Work:
             size = docstring_bytes(source.packages)
             # docstrings parsed on this machine before are cached
             self.unparsed_bytes += python if parsed < len(source.packages) else 0
-            if source.path and is_local(source.path):
-                # a missing folder is refused elsewhere, with a remedy
-                with suppress(UsageError):
-                    size += sum(file.size for file in find_files(source.path, source.exclude))
+            size += _local_bytes(source)
             self.text_bytes += size
             self.weighted_bytes += size * source.weight
 
@@ -335,13 +333,24 @@ class Work:
 
     @cached_property
     def _lessons(self) -> tuple[float, float]:
-        """Number of texts to distil on, and tokens in one; a folder may have fewer."""
+        """Number of texts to distil on, and tokens in one."""
         config, pairs = self.run.distill, self.run.pairs
         if not (config and pairs):
             return 0.0, 0.0
         passage = min(TOKENS_PER_WORD * pairs.words + SPECIAL_TOKENS, config.max_seq_length)
         # each passage with one of its spans
-        return 4.0 * pairs.train_pairs, (passage + SPAN_TOKENS) / 2
+        return 4.0 * self._train_pairs, (passage + SPAN_TOKENS) / 2
+
+    @cached_property
+    def _train_pairs(self) -> float:
+        """Pairs of passages to train on; of little text fewer than are wanted."""
+        pairs = self.run.pairs
+        assert pairs
+        text = sum(map(_local_bytes, pairs.sources))
+        if pairs.kind != "neighbours" or not text:
+            return pairs.train_pairs
+        passages = WORD_PIECES_PER_BYTE * text / (TOKENS_PER_WORD * pairs.words)
+        return min(pairs.train_pairs, passages / 2)
 
     def _distillation_flops(self) -> dict[str, float]:
         """A forward pass of the teacher, and training of the student, on all lessons."""
@@ -410,12 +419,21 @@ class Work:
             tokens = min(TAGGED_TOKENS, task.max_seq_length)
         elif self.run.pairs and not task.train:
             # a query and a passage
-            examples, tokens = self.run.pairs.train_pairs, 2 * tokens
+            examples, tokens = math.ceil(self._train_pairs), 2 * tokens
         elif self.run.labels:
             examples = self.run.labels.pair_train_examples
             tokens = min(PAIR_TOKENS, task.max_seq_length)
         # A setting wins over what was counted, that over an assumption.
         return task.train_examples or examples or LABELLED_EXAMPLES, tokens
+
+
+def _local_bytes(source: SourceConfig) -> float:
+    """Bytes of a source's files, if they are on this machine; 0 else."""
+    if source.path and is_local(source.path):
+        # a missing folder is refused elsewhere, with a remedy
+        with suppress(UsageError):
+            return sum(file.size for file in find_files(source.path, source.exclude))
+    return 0
 
 
 def _lines_and_tokens(location: str) -> tuple[int, float]:

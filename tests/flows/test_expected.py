@@ -329,3 +329,15 @@ def test_the_measured_rates_are_some_that_a_processor_can_have() -> None:
     precision, _ = machine_precision()
     assert {"fp32", precision} == matrix_rates().keys()
     assert all(1e8 < rate < 1e14 for rate in matrix_rates().values())
+
+
+def test_a_small_folder_has_fewer_pairs_than_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The lake is deep. " * 1_000)
+    recipe = {
+        "pairs": {"sources": [{"reader": "text", "path": str(tmp_path)}]},
+        "distill": {"teacher": "nowhere"},
+        "name": "small",
+    }
+    some = Work(RunConfig.model_validate(recipe)).of("lessons")
+    (tmp_path / "b.txt").write_text("The lake is deep. " * 3_000)
+    assert Work(RunConfig.model_validate(recipe)).of("lessons") == pytest.approx(4 * some)
