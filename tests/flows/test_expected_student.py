@@ -8,7 +8,9 @@ from tests.cloze.tiny_model import CONFIG, write_model
 
 
 def work(teacher: Path, **own: int) -> Work:
-    sources = [{"reader": "text", "path": str(teacher)}]
+    texts = teacher.parent / "texts.txt"  # more than 1,000 pairs
+    texts.write_text("The lake is deep. " * 100_000)
+    sources = [{"reader": "text", "path": str(texts)}]
     distill = {"teacher": str(teacher), **own}
     pairs = {"sources": sources, "train_pairs": 1000}
     table = {"name": "s", "pairs": pairs, "distill": distill}
