@@ -1,19 +1,21 @@
 """Variants of a run, for several pre-training seeds and hyperparameter sweeps.
 
 In:  a run's configuration, seeds, and sweeps as `key=value,value`.
-Out: one `Variant` for each combination of values, with a run for each seed on the same data.
+Out: one `Variant` for each combination of values, with a run for each seed on the same data;
+     `SharedData` if their losses are only comparable on data that one run makes for all of them.
 """
 
 import itertools
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from cloze.artifacts.config import assign, parse
+from cloze.artifacts.config import assign, parse, with_value
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.store import Artifact
 from cloze.flows.config import RunConfig
 
 Settings = dict[str, JsonValue]
@@ -62,6 +64,59 @@ def variants(run: RunConfig, *, seeds: Sequence[int], sweeps: Sequence[str]) -> 
             "values that differ in letters or digits"
         )
     return found
+
+
+@dataclass(frozen=True)
+class SharedData:
+    """Held-out examples on which all variants are evaluated, so that their losses are comparable.
+
+    Variants with other masks would each be judged on its own, and those with other filters on the
+    text that they have chosen themselves.
+    """
+
+    maker: RunConfig
+    """The run whose preparation makes them: it has to come before the variants."""
+
+    users: tuple[tuple[RunConfig, bool], ...]
+    """The variants in order, each with whether it is given the examples."""
+
+    with_vocabulary: bool
+    """Whether the tokens of the variants differ, so that they also need the maker's vocabulary."""
+
+    notes: tuple[str, ...]
+    """What is done and why, for people."""
+
+    def given(self, made: Mapping[str, Artifact]) -> list[RunConfig]:
+        """The variants with the examples, and perhaps the vocabulary, that the maker has `made`."""
+        shared = {"evaluate.heldout_examples": made["examples"].directory}
+        if self.with_vocabulary:
+            own = self.maker.vocabulary.path
+            shared["vocabulary.path"] = own or made["vocabulary"].path("tokenizer.json")
+        return [_with_values(run, shared) if is_given else run for run, is_given in self.users]
+
+
+def shared_data(runs: Sequence[RunConfig], *, name: str) -> SharedData | None:
+    """What the variants of the run called `name` share; None if each can be judged by itself."""
+    first, *others = runs
+    if any(filtered_otherwise(first, other) for other in others):
+        require_held_out_sources(runs)
+        whole = unfiltered(first.model_copy(update={"name": name}))
+        notes = [
+            f"variants train on other documents: {whole.name} makes the vocabulary and the "
+            "held-out examples of the whole corpus, before any filter, for all of them"
+        ]
+        if not all(run.pretrain.minutes for run in runs):
+            notes.append("variants train for equal steps; for equal time set pretrain.minutes")
+        users = tuple((run, unfiltered_alike(first, run)) for run in runs)
+        return SharedData(whole, users, with_vocabulary=True, notes=tuple(notes))
+    if any(masked_otherwise(first, other) for other in others):
+        note = (
+            f"held-out examples: those of {first.name} for all variants, so that losses are "
+            "comparable (evaluate.heldout_examples overrides this)"
+        )
+        users = ((first, False), *((run, masked_otherwise(first, run)) for run in others))
+        return SharedData(first, users, with_vocabulary=False, notes=(note,))
+    return None
 
 
 UPSTREAM = ("seed", "corpus", "cleaning", "dedup", "vocabulary")
@@ -172,3 +227,9 @@ def _varied(run: RunConfig, marks: Sequence[str], settings: Settings) -> RunConf
     # A run's name has letters, digits, dashes and underscores only.
     name = "-".join([run.name, *(re.sub(r"[^A-Za-z0-9_]+", "-", mark) for mark in marks)])
     return changed(run, name, settings, source=f"variant {', '.join(marks):.200}")
+
+
+def _with_values(run: RunConfig, values: Mapping[str, str]) -> RunConfig:
+    for place, value in values.items():
+        run = with_value(run, place, value)
+    return run

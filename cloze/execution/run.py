@@ -26,6 +26,7 @@ from cloze.artifacts.results import SeedScores
 from cloze.artifacts.significance import gap, holm, is_real
 from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
+from cloze.flows.config import MachineConfig
 from cloze.flows.executor import execute
 from cloze.flows.expected import SLOWEST_RATE, busy_now
 from cloze.flows.external_inputs import Digests
@@ -40,16 +41,8 @@ from cloze.flows.report.figures import (
     terminal_lines,
 )
 from cloze.flows.stages import PREPARE
-from cloze.flows.variants import (
-    Variant,
-    filtered_otherwise,
-    masked_otherwise,
-    require_held_out_sources,
-    unfiltered,
-    unfiltered_alike,
-    variants,
-)
-from cloze.flows.workspace import RunRecord, Workspace, run_artifact, writable_workspace
+from cloze.flows.variants import SharedData, Variant, shared_data, variants
+from cloze.flows.workspace import RunRecord, Workspace, writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
 
 GIB = 1 << 30
@@ -99,11 +92,8 @@ def run(
         plans = [checked_plan(one, machine, digests=digests) for one in runs]
         if machine.jobs.launcher == "local":
             _announce(plans[0])
-        if any(filtered_otherwise(runs[0], one) for one in runs[1:]):
-            plans = _judged_before_filters(plans, digests, name=configuration.name)
-        # Losses on examples with other masks are not comparable.
-        elif any(masked_otherwise(runs[0], one) for one in runs[1:]):
-            plans = _judged_alike(plans, digests)
+        if data := shared_data(runs, name=configuration.name):
+            plans = _sharing(data, machine, digests)
         if without_prefect or not _is_shown(plans):
             records = [execute(plan) for plan in plans]
         else:
@@ -124,56 +114,14 @@ def run(
     return Answer(record.model_dump(mode="json"), "\n".join(lines), target.json)
 
 
-def _judged_alike(plans: Sequence[Plan], digests: Digests) -> list[Plan]:
-    """The plans of variants, all evaluated on the held-out examples that the first one makes.
-
-    Otherwise encoders trained with 15 and with 30 % of masks would each be judged on its own. The
-    first variant's examples are made now: the others' plans name them.
-    """
-    first, *others = plans
-    say(
-        f"held-out examples: those of {first.run.name} for all variants, so that losses are "
-        "comparable (evaluate.heldout_examples overrides this)"
-    )
-    execute(checked_plan(first.run, first.machine, wanted=PREPARE, digests=digests))
-    heldout = run_artifact(first.space, first.run.name, stage="examples").directory
-    judged = [
-        with_value(plan.run, "evaluate.heldout_examples", heldout)
-        if masked_otherwise(first.run, plan.run)
-        else plan.run
-        for plan in others
-    ]
-    return [checked_plan(run, first.machine, digests=digests) for run in (first.run, *judged)]
-
-
-def _judged_before_filters(plans: Sequence[Plan], digests: Digests, *, name: str) -> list[Plan]:
-    """The plans of variants of `name`, all evaluated on held-out text that no filter has chosen.
-
-    That, and the vocabulary, are made of the whole corpus now: the plans name them.
-    """
-    require_held_out_sources([plan.run for plan in plans])
-    machine = plans[0].machine
-    whole = unfiltered(plans[0].run.model_copy(update={"name": name}))
-    say(
-        f"variants train on other documents: {whole.name} makes the vocabulary and the held-out "
-        "examples of the whole corpus, before any filter, for all of them"
-    )
-    if not all(plan.run.pretrain.minutes for plan in plans):
-        say("variants train for equal steps; for equal time set pretrain.minutes")
-    execute(checked_plan(whole, machine, wanted=PREPARE, digests=digests))
-    space = plans[0].space
-    examples = run_artifact(space, whole.name, stage="examples").directory
-    vocabulary = whole.vocabulary.path
-    if not vocabulary:
-        vocabulary = run_artifact(space, whole.name, stage="vocabulary").path("tokenizer.json")
-    judged = []
-    for plan in plans:
-        run = plan.run
-        if unfiltered_alike(plans[0].run, run):
-            run = with_value(run, "evaluate.heldout_examples", examples)
-            run = with_value(run, "vocabulary.path", vocabulary)
-        judged.append(checked_plan(run, machine, digests=digests))
-    return judged
+def _sharing(data: SharedData, machine: MachineConfig, digests: Digests) -> list[Plan]:
+    """The plans of variants that share `data`, which is made now, since the plans name it."""
+    for note in data.notes:
+        say(note)
+    preparation = checked_plan(data.maker, machine, wanted=PREPARE, digests=digests)
+    execute(preparation)
+    runs = data.given(preparation.finished)
+    return [checked_plan(run, machine, digests=digests) for run in runs]
 
 
 def _announce(plan: Plan) -> None:
