@@ -4,13 +4,12 @@ In:  the plan of a run.
 Out: the run's record, rewritten after every stage, and an error if the run fails. A finished run of
      this name with other settings is kept under another.
 
-    execute → Executor.ensure → run_job → launcher.start ⇒ supervisor ⇒ the stage's program
+    execute → Executor.ensure → Jobs.run → launcher.start ⇒ supervisor ⇒ the stage's program
 
 `execute` runs the stages one after another; the Prefect flows drive the same `Executor` with each
 stage as a task (flows/prefect/tracking.py).
 """
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -30,15 +29,7 @@ from cloze.flows.config import ReportConfig, RunConfig
 from cloze.flows.events import PROGRESS, emit
 from cloze.flows.expected import load_per_core
 from cloze.flows.inventory import Found, look_up, remove_damage
-from cloze.flows.job import (
-    JobResult,
-    StageFailed,
-    is_worth_retrying,
-    launcher_for,
-    program_argv,
-    run_job,
-)
-from cloze.flows.launchers.local import SUPERVISOR_SECONDS, LocalJob, LocalLauncher
+from cloze.flows.job import JobResult, Jobs, StageFailed, is_worth_retrying, program_argv
 from cloze.flows.locks import Holder, holder_of, leased, leased_on_store, locked
 from cloze.flows.plan import Plan
 from cloze.flows.stages import Stage
@@ -49,6 +40,7 @@ from cloze.flows.workspace import (
     StageRecord,
     Workspace,
     find_record,
+    keep_under_number,
     utc_now,
     writable_workspace,
     write_record,
@@ -84,7 +76,7 @@ class Executor:
         self.machine = plan.machine
         self.options = tuple(options)
         self.space = writable_workspace(plan.machine.workspace)
-        self.local = LocalLauncher(grace=plan.machine.jobs.grace)
+        self.jobs = Jobs(plan.machine)
         self.record = RunRecord(
             name=plan.run.name,
             state="running",
@@ -98,14 +90,10 @@ class Executor:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Hold the lock of the run's name, and record how the run ended."""
-        with locked(self.space.local, run=self.run.name), closing(self.local):
+        with locked(self.space.local, run=self.run.name), closing(self.jobs):
             # we hold the lock, so any program still running was left behind by a killed run
-            for file in (self.space.local / self.run.name).glob("jobs/*/job.json"):
-                job = LocalJob.read(file.parent)
-                if job and job.supervisor.alive:
-                    text = f"ending process {job.supervisor.pid} of an earlier run"
-                    emit(file.parent.name, "output", text)
-                    job.supervisor.end(grace=self.machine.jobs.grace + SUPERVISOR_SECONDS)
+            left = (self.space.local / self.run.name).glob("jobs/*/job.json")
+            self.jobs.end_left(file.parent for file in left)
             for name in self.plan.stages:
                 emit(name, "waiting", logger=PROGRESS)
             started = time.monotonic()
@@ -152,19 +140,8 @@ class Executor:
             if found.damage:
                 emit(name, "warning", f"{found.damage}; making it again")
                 remove_damage(table.output, found)
-            argv, folder = self._argv(stage), self.space.job_folder(self.run.name, name)
-            emit(name, "running", " ".join(argv))
-            try:
-                result = run_job(
-                    argv,
-                    key=table.key,
-                    folder=folder,
-                    launcher=launcher_for(name, self.machine, local=self.local),
-                    stall_timeout=self.machine.jobs.stall_timeout,
-                )
-            except ClozeError as error:
-                emit(name, "failed", str(error))
-                raise
+            folder = self.space.job_folder(self.run.name, name)
+            result = self.jobs.run(self._argv(stage), key=table.key, folder=folder)
             made = self.space.store.find(name, table.key)
             if made is None:
                 raise IntegrityError(
@@ -179,18 +156,17 @@ class Executor:
         local, root, run = self.space.local, self.space.root, self.run.name
         artifact = f"{name}-{table.key}"
 
+        def tell(text: str) -> None:
+            emit(name, "output", text)
+
         def waiting(holder: Holder) -> None:
-            emit(name, "output", f"waiting for {holder}, which is making it")
+            tell(f"waiting for {holder}, which is making it")
 
         with leased(local, artifact, run=run, waiting=waiting) as killed:
             # a killed run's job may still be alive; a restarted run has already ended its own
             if killed and killed.run != run and not holder_of(local / killed.run):
-                emit(name, "output", f"taking over from {killed}, which was killed")
-                if killed.host == gethostname():
-                    launcher = launcher_for(name, self.machine, local=self.local)
-                    launcher.cancel(self.space.job_folder(killed.run, name))
-                else:  # its supervisor, on another host, needs at most this long
-                    time.sleep(self.machine.jobs.grace + SUPERVISOR_SECONDS)
+                tell(f"taking over from {killed}, which was killed")
+                self.jobs.outlast(self.space.job_folder(killed.run, name), host=killed.host)
             # On a disk the lock is enough; on an object store, another machine may hold the lease.
             found = look_up(table)
             if found.artifact or filesystem.is_local(root):
@@ -198,7 +174,7 @@ class Executor:
                 return
             with leased_on_store(root, artifact, run=run, local=local, waiting=waiting) as silent:
                 if silent:
-                    emit(name, "output", f"taking over from {silent}, which stopped responding")
+                    tell(f"taking over from {silent}, which stopped responding")
                 yield look_up(table)
 
     def table_file(self, stage: str) -> Path:
@@ -259,11 +235,7 @@ class Executor:
 
 
 def keep_replaced(record: RunRecord, run: RunConfig, space: Workspace) -> None:
-    """Rename a finished run that `run` is about to replace with other settings.
-
-    `demo` becomes `demo.1`, `demo.2`, …, which no run can be started as because of the dot. Its
-    artifacts stay where they are, and its record protects them from `cloze gc`.
-    """
+    """Keep a finished run that `run` is about to replace with other settings, under a number."""
     if record.state != "finished":
         return
     try:
@@ -279,15 +251,7 @@ def keep_replaced(record: RunRecord, run: RunConfig, space: Workspace) -> None:
         changes = [place for place in old | new if old.get(place) != new.get(place)]
     if not changes:
         return
-    taken = set(filesystem.list_names(space.root))
-    names = (f"{record.name}.{number}" for number in itertools.count(1))
-    kept = next(name for name in names if name not in taken)
-    for file in REPORT_FILES:
-        path = filesystem.join(space.run_folder(record.name), file)
-        if filesystem.exists(path):
-            target = filesystem.join(space.run_folder(kept), file)
-            filesystem.write_bytes(target, filesystem.read_bytes(path))
-    write_record(record.model_copy(update={"name": kept}), space)
+    kept = keep_under_number(record, space)
     shown = ", ".join(changes[:3]) + (", …" if len(changes) > 3 else "")
     say(f"run {record.name} had other settings ({shown}); it is kept as {kept}")
     if changes == ["pretrain.steps"]:

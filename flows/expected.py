@@ -244,7 +244,7 @@ class Work:
         given = run.finetune.encoder or (run.distill.teacher if run.distill else "")
         if given:  # use its shape if it can be read
             with suppress(OSError, ValueError, LookupError, RecursionError, ClozeError):
-                table = json.loads(read_model_config(located(given)))
+                table = json.loads(read_model_config(given))
                 sizes = {name: table[name] for name in SIZE_NAMES}
                 family = "modern" if table.get("model_type") == "modernbert" else "bert"
                 shape = {"preset": None, "family": family, **sizes}

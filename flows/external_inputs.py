@@ -152,7 +152,8 @@ class Digests:
 
     def of_input(self, data: ExternalInput) -> str:
         """The digest of all contents of an input, in the order of their fields."""
-        return digest_of([self.of(content) for content in data.contents()])
+        found = [self.of(content) for content in data.contents()]
+        return digest_of(found)
 
     def confirm(self, content: Content) -> None:
         """Refuse content that is no longer what its digest says.
@@ -208,8 +209,9 @@ def digest_of_model(path: str, *, place: str) -> str:
     return Digests().of(Content(place, "model", path))
 
 
-def read_model_config(directory: str) -> bytes:
-    """The content of a model's `config.json`."""
+def read_model_config(location: str) -> bytes:
+    """The content of the `config.json` of the model at `location`, as configured."""
+    directory = located(location)
     if is_artifact(directory):
         return open_artifact(directory).read_bytes(MODEL_CONFIG)
     return filesystem.read_bytes(filesystem.join(directory, MODEL_CONFIG))

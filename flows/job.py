@@ -1,6 +1,6 @@
-"""One job: the command of a stage, its launcher, and following it until it exits.
+"""The jobs of a run: the command of a stage, its launcher, and following it until it exits.
 
-In:  a stage's configuration, the file and key of its stage table, and the machine.
+In:  a machine; for each job a stage's configuration, and the file and key of its stage table.
 Out: `JobResult`, or `StageFailed` with whether to retry; `attempts.json` beside the log, which adds
      up the time of all attempts at one artifact.
 
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 
 from pydantic import ValidationError
 
@@ -25,7 +26,7 @@ from cloze.flows.config import RANKED, MachineConfig
 from cloze.flows.events import OutputLog, emit
 from cloze.flows.launchers.kubernetes import KubernetesLauncher
 from cloze.flows.launchers.launcher import CANCELLED, Launcher
-from cloze.flows.launchers.local import LocalLauncher
+from cloze.flows.launchers.local import SUPERVISOR_SECONDS, LocalJob, LocalLauncher
 from cloze.flows.launchers.slurm import SlurmLauncher
 
 POLL_SECONDS = 0.05
@@ -92,15 +93,57 @@ def program_argv(
     return (sys.executable, "-P", "-m", *program, "--config", file, *options)
 
 
-def launcher_for(stage: str, machine: MachineConfig, *, local: LocalLauncher) -> Launcher:
-    """The configured launcher for the stages in `jobs.stages`, `local` for the others."""
-    jobs = machine.jobs
-    if jobs.launcher == "slurm" and stage in jobs.stages:
-        config = machine.slurm.model_copy(update={"nodes": machine.nodes(stage)})
-        return SlurmLauncher(config, grace=jobs.grace, ranks=machine.training.ranks)
-    if jobs.launcher == "kubernetes" and stage in jobs.stages:
-        return KubernetesLauncher(machine.kubernetes, grace=jobs.grace)
-    return local
+class Jobs:
+    """The jobs of one run on a machine: each has a folder that bears the name of its stage."""
+
+    def __init__(self, machine: MachineConfig) -> None:
+        self.machine = machine
+        self._local = LocalLauncher(grace=machine.jobs.grace)
+
+    def close(self) -> None:
+        """End what still runs on this machine."""
+        self._local.close()
+
+    def run(self, argv: Sequence[str], *, key: str, folder: Path) -> JobResult:
+        """Run `argv` as the job in `folder`, as `run_job`; says that it runs, or has failed."""
+        emit(folder.name, "running", " ".join(argv))
+        launcher, timeout = self._launcher(folder.name), self.machine.jobs.stall_timeout
+        try:
+            return run_job(argv, key=key, folder=folder, launcher=launcher, stall_timeout=timeout)
+        except ClozeError as error:
+            emit(folder.name, "failed", str(error))
+            raise
+
+    def end_left(self, folders: Iterable[Path]) -> None:
+        """End the programs that a killed run has left behind on this machine."""
+        for folder in folders:
+            job = LocalJob.read(folder)
+            if job and job.supervisor.alive:
+                text = f"ending process {job.supervisor.pid} of an earlier run"
+                emit(folder.name, "output", text)
+                job.supervisor.end(grace=self._grace)
+
+    def outlast(self, folder: Path, *, host: str) -> None:
+        """End the job that a killed run has left in `folder`; on another `host`, wait for it."""
+        if host == gethostname():
+            self._launcher(folder.name).cancel(folder)
+        else:  # its supervisor needs at most this long
+            time.sleep(self._grace)
+
+    @property
+    def _grace(self) -> float:
+        """Seconds in which a job ends that is told to, or whose owner is gone."""
+        return self.machine.jobs.grace + SUPERVISOR_SECONDS
+
+    def _launcher(self, stage: str) -> Launcher:
+        """The configured launcher for the stages in `jobs.stages`, this machine for the others."""
+        machine, jobs = self.machine, self.machine.jobs
+        if jobs.launcher == "slurm" and stage in jobs.stages:
+            config = machine.slurm.model_copy(update={"nodes": machine.nodes(stage)})
+            return SlurmLauncher(config, grace=jobs.grace, ranks=machine.training.ranks)
+        if jobs.launcher == "kubernetes" and stage in jobs.stages:
+            return KubernetesLauncher(machine.kubernetes, grace=jobs.grace)
+        return self._local
 
 
 def run_job(

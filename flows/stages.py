@@ -60,7 +60,7 @@ WITHOUT_LISTS = {"drop_list": "", "keep": "", "scores": ""}
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a run, before its inputs exist."""
+    """One stage of a run, before its inputs exist. Roles without a location are left out."""
 
     config: StageConfig
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +69,11 @@ class Stage:
     """The external input of each role."""
     models: Mapping[str, str] = field(default_factory=dict)
     """The directory of each role's model, trained elsewhere."""
+
+    def __post_init__(self) -> None:
+        # The class is frozen; empty roles are dropped once, here, whatever the run leaves unset.
+        object.__setattr__(self, "external", given(self.external))
+        object.__setattr__(self, "models", given(self.models))
 
     @property
     def name(self) -> str:
@@ -106,13 +111,13 @@ def chain(run: RunConfig) -> tuple[Stage, ...]:
     evaluate = Stage(
         EvaluateStage(seed=run.seed, evaluate=run.evaluate, published=reference),
         inputs={**encoder, **{name: name for name in EVALUATED if name in made}},
-        models=given({"encoder": run.finetune.encoder, "init": run.pretrain.init}),
-        external=given({"heldout": ExternalInput(artifacts=heldout)}),
+        models={"encoder": run.finetune.encoder, "init": run.pretrain.init},
+        external={"heldout": ExternalInput(artifacts=heldout)},
     )
     report = Stage(
         ReportStage(name=run.name, report=run.report),
         inputs={name: name for name in (*made, evaluate.name)},
-        models=given({"encoder": run.finetune.encoder}),
+        models={"encoder": run.finetune.encoder},
     )
     return (*stages, evaluate, report)
 
@@ -187,7 +192,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         "scores": {"cleaning.scores": run.cleaning.scores},
     }
     lists_of_others = {role: ExternalInput(artifacts=place) for role, place in others.items()}
-    documents = given({**_cleaned_documents(run, corpus), **lists_of_others})
+    documents = {**_cleaned_documents(run, corpus), **lists_of_others}
     # Only examples and training know sources by name, so that nothing else depends on a mixture.
     names, corpus = corpus.names, corpus.unnamed()
     common = {"seed": run.seed, "corpus": corpus, "cleaning": run.cleaning}
@@ -204,7 +209,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     if run.dedup.wanted:
         sets = enumerate(run.dedup.overlap.paths if run.dedup.overlap else ())
         files = {f"dedup.overlap.paths.{index}": path for index, path in sets}
-        evaluation = given({"evaluation sets": ExternalInput(files=files)})
+        evaluation = {"evaluation sets": ExternalInput(files=files)}
         config = DedupStage(**common, dedup=run.dedup)
         stages.append(Stage(config, inputs=filters, external={**documents, **evaluation}))
     vocabulary = {"vocabulary.path": run.vocabulary.path}
@@ -216,7 +221,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         Stage(
             VocabularyStage(**common, vocabulary=run.vocabulary),
             inputs=lists,
-            external=given({**documents, "vocabulary": ExternalInput(files=vocabulary)}),
+            external={**documents, "vocabulary": ExternalInput(files=vocabulary)},
         ),
         Stage(
             TokensStage(**common, keep_sources=bool(names)),
@@ -234,8 +239,8 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
                 pretrain=recipe,
             ),
             inputs={"examples": "examples"},
-            models=given({"continued": recipe.continue_from}),
-            external=given({"init": ExternalInput(models={"pretrain.init": recipe.init})}),
+            models={"continued": recipe.continue_from},
+            external={"init": ExternalInput(models={"pretrain.init": recipe.init})},
         ),
     ]
 
@@ -263,7 +268,7 @@ def _scoring(
         "model": ExternalInput(models={"quality.model": quality.model}),
     }
     config = ScoresStage(seed=run.seed, corpus=corpus, cleaning=cleaning, quality=quality)
-    return Stage(config, inputs=lines, external=given(external))
+    return Stage(config, inputs=lines, external=external)
 
 
 def _documents(corpus: CorpusConfig) -> dict[str, ExternalInput]:
@@ -317,15 +322,15 @@ def _finetuning(run: RunConfig, encoder: Mapping[str, str]) -> list[Stage]:
     finetune = Stage(
         FinetuneStage(finetune=run.finetune),  # drops the fields that only the run has
         inputs={**inputs, **words},
-        models=given({"encoder": run.finetune.encoder}),
-        external=given(external),
+        models={"encoder": run.finetune.encoder},
+        external=external,
     )
     return [*stages, finetune]
 
 
 def _distilling(run: RunConfig, config: DistillConfig) -> tuple[Stage, ...]:
     """The stages that make a smaller encoder of the teacher's."""
-    teacher = given({"teacher": config.teacher})
+    teacher = {"teacher": config.teacher}
     pairs = () if config.texts else (_pairs(run),)
     texts = {} if config.texts else {"texts": "pairs"}
     lessons = Stage(
@@ -337,7 +342,7 @@ def _distilling(run: RunConfig, config: DistillConfig) -> tuple[Stage, ...]:
         ),
         inputs=texts,
         models=teacher,
-        external=given({"rows": ExternalInput(files={"texts": config.texts})}),
+        external={"rows": ExternalInput(files={"texts": config.texts})},
     )
     # Which teacher it was is one of the inputs.
     recipe = config.model_copy(update={"teacher": ""})
@@ -345,7 +350,7 @@ def _distilling(run: RunConfig, config: DistillConfig) -> tuple[Stage, ...]:
         DistillStage(seed=run.seed, distill=recipe),
         inputs={"lessons": "lessons", **texts},
         models=teacher,
-        external=given({"rows": ExternalInput(files={"distill.texts": config.texts})}),
+        external={"rows": ExternalInput(files={"distill.texts": config.texts})},
     )
     report = Stage(
         ReportStage(name=run.name, report=run.report),
@@ -366,7 +371,7 @@ def _pairs(run: RunConfig) -> Stage:
     )
     is_corpus = run.pairs_corpus == run.corpus
     lines = {"boilerplate": "boilerplate"} if is_corpus and run.lists_boilerplate else {}
-    return Stage(pairs, inputs=lines, external=given(_cleaned_documents(run, run.pairs_corpus)))
+    return Stage(pairs, inputs=lines, external=_cleaned_documents(run, run.pairs_corpus))
 
 
 def _words_of_pairs(run: RunConfig) -> Stage:
@@ -385,7 +390,7 @@ def _words_of_pairs(run: RunConfig) -> Stage:
     )
     path = {"vocabulary.path": run.vocabulary.path}
     external = {**_documents(run.pairs_corpus), "vocabulary": ExternalInput(files=path)}
-    return Stage(config, external=given(external))
+    return Stage(config, external=external)
 
 
 def _mining(run: RunConfig, config: NegativesConfig, inputs: Mapping[str, str]) -> Stage:
@@ -400,8 +405,8 @@ def _mining(run: RunConfig, config: NegativesConfig, inputs: Mapping[str, str]) 
     return Stage(
         NegativesStage(negatives=mining, tasks=tasks),
         inputs=own,
-        models=given({"encoder": config.encoder or run.finetune.encoder}),
-        external=given(external),
+        models={"encoder": config.encoder or run.finetune.encoder},
+        external=external,
     )
 
 

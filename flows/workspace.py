@@ -15,6 +15,7 @@ workspace can be moved or copied: artifacts are found by stage and key, and path
 workspace are stored relative to it.
 """
 
+import itertools
 import json
 import os
 import time
@@ -185,6 +186,24 @@ def write_record(record: RunRecord, workspace: Workspace) -> None:
     table = _replaced(record.model_dump(mode="json"), workspace.root, PLACEHOLDER)
     content = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
     filesystem.write_bytes(record_path(workspace, record.name), content.encode())
+
+
+def keep_under_number(record: RunRecord, workspace: Workspace) -> str:
+    """Keep a run under another name, which is returned: its record and the files of its report.
+
+    `demo` becomes `demo.1`, `demo.2`, …, which no run can be started as because of the dot. Its
+    artifacts stay where they are, and its record protects them from `cloze gc`.
+    """
+    taken = set(filesystem.list_names(workspace.root))
+    names = (f"{record.name}.{number}" for number in itertools.count(1))
+    kept = next(name for name in names if name not in taken)
+    for file in REPORT_FILES:
+        path = filesystem.join(workspace.run_folder(record.name), file)
+        if filesystem.exists(path):
+            target = filesystem.join(workspace.run_folder(kept), file)
+            filesystem.write_bytes(target, filesystem.read_bytes(path))
+    write_record(record.model_copy(update={"name": kept}), workspace)
+    return kept
 
 
 def _replaced(value: JsonValue, old: str, new: str) -> JsonValue:

@@ -100,7 +100,7 @@ def _check_tasks(run: RunConfig) -> None:
     encoder, tasks = run.finetune.encoder, run.finetune.tasks
     if encoder:
         try:
-            positions = int(json.loads(read_model_config(located(encoder)))[POSITIONS])
+            positions = int(json.loads(read_model_config(encoder))[POSITIONS])
         except (FileNotFoundError, ValueError, TypeError, KeyError, RecursionError):
             positions = 0  # config.json lacks the field
         for task in tasks if positions > 0 else ():

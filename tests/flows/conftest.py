@@ -48,7 +48,7 @@ def inline(standins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Ca
         OutputLog(folder.name).line(f"options {list(argv[place + 2 :])}")
         return JobResult(seconds=1.5, peak_memory=1000)
 
-    monkeypatch.setattr("cloze.flows.executor.run_job", run_job)
+    monkeypatch.setattr("cloze.flows.job.run_job", run_job)
     return standins
 
 

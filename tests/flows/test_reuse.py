@@ -110,6 +110,6 @@ def test_looking_changes_nothing(make: Make, machine: MachineConfig) -> None:
 def test_a_program_that_leaves_no_manifest_has_failed(
     run: RunConfig, machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.executor.run_job", lambda argv, **_: JobResult(0.0, 0))
+    monkeypatch.setattr("cloze.flows.job.run_job", lambda argv, **_: JobResult(0.0, 0))
     with pytest.raises(IntegrityError, match="wrote no manifest.json"):
         execute(Plan(run, machine, wanted=("vocabulary",)))

@@ -25,7 +25,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Options:
         commit(table, [put_bytes(table.output, table.stage.encode(), name="content.txt")])
         return JobResult(seconds=1.0, peak_memory=1)
 
-    monkeypatch.setattr("cloze.flows.executor.run_job", run_job)
+    monkeypatch.setattr("cloze.flows.job.run_job", run_job)
     return given
 
 
