@@ -1369,6 +1369,11 @@ class TrainingMachine(Config):
     """Folder for checkpoints, on a local or shared file system; empty: inside the unfinished
     artifact."""
 
+    milestones: str = ""
+    """Folder in which the encoder stays as it is after 1, 2, 5, 10, 20 and 50 % of the steps, in
+    Hugging Face's layout: `finetune.encoder = "FOLDER/…/step-00001000"` shows what training on was
+    worth. Empty: none."""
+
     keep_optimizer: bool = True
     """Keep the optimizer state with the finished encoder (8 bytes per parameter), so that
     `pretrain.continue_from` can train it further."""

@@ -330,6 +330,55 @@ class Checkpoints:
             shutil.rmtree(doomed, ignore_errors=True)
 
 
+MILESTONES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Shares of the steps after which the encoder is kept as it is."""
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Encoders of a run on its way, from which tasks can be trained: points of a curve of scores.
+
+    Unlike checkpoints they outlive the run, and nothing is resumed from them.
+    """
+
+    folder: Path
+    last: int
+    """Steps of the whole run, as configured."""
+
+    files: Callable[[dict[str, Tensor]], Mapping[str, bytes]]
+    """The files of an encoder with these weights, by name."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether the encoder is kept after `step` steps."""
+        return step in {round(share * self.last) for share in MILESTONES}
+
+    def save(
+        self, parameters: Iterable[tuple[str, ParameterState]], step: int, *, writes: bool
+    ) -> None:
+        """Gather `parameters`, possibly collectively, and write the encoder if `writes`."""
+        weights = {name: kept.master.cpu() for name, kept in parameters if writes}
+        if not writes:
+            return
+        final = self.folder / f"step-{step:08}"
+        temporary = final.with_name(f"{_TEMPORARY}{final.name}-{os.getpid()}")
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            for name, content in self.files(weights).items():
+                (temporary / name).write_bytes(content)
+                flush(temporary / name)
+            # A run that was interrupted after this step and resumed before it makes it again.
+            shutil.rmtree(final, ignore_errors=True)
+            os.rename(temporary, final)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise ClozeError(
+                f"{final}: cannot keep the encoder of step {step}: {error}; make room or set "
+                "another folder (training.milestones), and start the same command again"
+            ) from error
+        say(f"pretrain: kept the encoder after step {step:,} in {final}")
+
+
 def damage(directory: Path) -> str | None:
     """The reason why a checkpoint is damaged; None if every byte is as written."""
     try:

@@ -20,7 +20,7 @@ from cloze.artifacts.runtime.program import Terminated
 from cloze.model.config import PretrainStage, TrainingMachine
 from cloze.model.data.batch import PackedBatch
 from cloze.model.data.micro_batches import BatchSource, StepBatch, on_device, prefetch
-from cloze.model.training.checkpoints import Checkpoints, Identity, RunState
+from cloze.model.training.checkpoints import Checkpoints, Identity, Milestones, RunState
 from cloze.model.training.continuation import Continuation
 from cloze.model.training.cuda_graphs import StepGraphs
 from cloze.model.training.distributed import World
@@ -80,6 +80,9 @@ class Trainer:
     deadline: Deadline | None = None
     """Set if the time is limited."""
 
+    milestones: Milestones | None = None
+    """Where encoders of some steps are kept; None: nowhere."""
+
     graphs: StepGraphs | None = None
     """Passes captured as CUDA graphs; None: kernels are launched individually."""
 
@@ -112,6 +115,10 @@ class Trainer:
                 evaluating = last or self.step % every == 0
                 if evaluating:
                     self.evaluate(batch)
+                if self.milestones and self.milestones.is_due(self.step):
+                    self.watchdog.reached("checkpoint", self.step)
+                    parameters, writes = self.engine.state(), self.world.is_first
+                    self.milestones.save(parameters, self.step, writes=writes)
                 if last or stopping or self.step % self.machine.checkpoint_every == 0:
                     self.save(evaluated=evaluating)
                 # A failed write is raised at the next step rather than with the next checkpoint;

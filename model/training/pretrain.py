@@ -48,10 +48,12 @@ from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.layout import hugging_face_config, special_ids, to_hugging_face
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.hugging_face.source import refuse_another_shape, refuse_another_tokenizer
+from cloze.model.inference.export import contents
 from cloze.model.training.checkpoints import (
     Checkpoints,
     FaultHook,
     Identity,
+    Milestones,
     ParameterState,
     SavedRun,
     no_fault,
@@ -148,6 +150,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
                 curve=Curve(stage.pretrain.steps, sources=mixed_names(source)),
                 continuation=start.continuation,
                 deadline=deadline,
+                milestones=milestones_of(table, machine, stage, tokenizer),
             )
             if start.resumed is not None:
                 trainer.restore(start.resumed.state)
@@ -233,6 +236,26 @@ def checkpoint_folder(table: StageTable, machine: TrainingMachine) -> Path:
             "training.checkpoints to the folder in which they should be stored"
         )
     return folder
+
+
+def milestones_of(
+    table: StageTable, machine: TrainingMachine, stage: PretrainStage, tokenizer: SubwordTokenizer
+) -> Milestones | None:
+    """Where the run keeps encoders of some steps; each key has its own folder there."""
+    if not machine.milestones:
+        return None
+    if not filesystem.is_local(machine.milestones):
+        raise UsageError(
+            f"{machine.milestones}: milestones need a local or shared file system; set "
+            "training.milestones to a folder there"
+        )
+    objective = stage.pretrain.objective
+
+    def files(weights: dict[str, Tensor]) -> Mapping[str, bytes]:
+        return contents(EncoderFiles(stage.encoder, tokenizer, weights, objective=objective))
+
+    folder = Path(filesystem.local_path(machine.milestones)) / table.key[:16]
+    return Milestones(folder, stage.pretrain.steps, files)
 
 
 def share_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, load_file
 from transformers import BertConfig, BertForPreTraining
 
 from cloze.artifacts.errors import ClozeError, UsageError
@@ -17,6 +17,7 @@ from cloze.artifacts.runtime.program import Terminated
 from cloze.artifacts.stage import read_stage_table, write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.training.checkpoints import FaultHook, ParameterState
 from cloze.model.training.health import Deadline
 from cloze.model.training.pretrain import (
@@ -105,6 +106,37 @@ def test_intervals_of_the_machine_change_nothing(
     machine = {"checkpoint_every": 7, "log_every": 3, "keep_checkpoints": 1}
     found = run(stage_table(tmp_path, examples, machine=machine))
     assert found.digest == open_artifact(str(golden / "out")).digest
+
+
+def test_milestones_are_the_encoders_of_their_steps_and_change_nothing(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    machine = {"milestones": str(tmp_path / "kept"), "checkpoint_every": 10}
+    table = stage_table(tmp_path, examples, machine=machine)
+    with pytest.raises(StruckDown):
+        run(table, site="before_step", step=12, do="raise")
+    masters = load_file(tmp_path / "out" / "checkpoints" / "step-00000010" / "master.safetensors")
+    assert run(table).digest == open_artifact(str(golden / "out")).digest
+    # of 20 steps, 5, 10, 20 and 50 % are steps 1, 2, 4 and 10; 1 and 2 % are none
+    (folder,) = (tmp_path / "kept").iterdir()
+    kept = sorted(path.name for path in folder.iterdir())
+    assert kept == [f"step-{step:08}" for step in (1, 2, 4, 10)]
+    # they outlive the run, and are models like any other
+    halfway = read_encoder_files(folder / "step-00000010")
+    assert halfway.has_pooler and halfway.fills_masks
+    assert halfway.parameters.keys() == masters.keys()
+    for name, values in halfway.parameters.items():
+        assert torch.equal(values, masters[name]), name
+
+
+def test_milestones_need_a_folder_that_can_be_written(examples: Artifact, tmp_path: Path) -> None:
+    elsewhere = stage_table(tmp_path, examples, machine={"milestones": "memory://kept"})
+    with pytest.raises(UsageError, match=r"memory://kept.*training\.milestones"):
+        run(elsewhere)
+    (tmp_path / "file").write_text("in the way")
+    blocked = stage_table(tmp_path, examples, machine={"milestones": str(tmp_path / "file")})
+    with pytest.raises(ClozeError, match=r"step-00000001.*training\.milestones"):
+        run(blocked)
 
 
 def test_token_budgets_change_the_loss_by_rounding_only(examples: Artifact, tmp_path: Path) -> None:
