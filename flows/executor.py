@@ -52,9 +52,14 @@ def execute(plan: Plan, *, options: Sequence[str] = ()) -> RunRecord:
 
     `options` are passed to Beam in every pipeline stage, or to DeepSpeed's launcher.
     """
-    executor, jobs = Executor(plan, options=options), plan.machine.jobs
+    return run_stages(Executor(plan, options=options))
+
+
+def run_stages(executor: "Executor") -> RunRecord:
+    """Execute the plan of `executor` stage by stage; returns the run's record."""
+    jobs = executor.machine.jobs
     with executor.running():
-        for stage in plan.stages:
+        for stage in executor.plan.stages:
             # A stage that was killed is tried again; one that failed would fail again.
             for retries_left in reversed(range(jobs.retries + 1)):
                 try:

@@ -230,7 +230,7 @@ def prepare() -> None:
     started = local.RunningSupervisor
 
     def fork(
-        preloaded: tuple[str, ...], *, grace: float, environment: Mapping[str, str]
+        preloaded: tuple[str, ...], *, grace: float, environment: Mapping[str, str], **_: object
     ) -> local.RunningSupervisor:
         arguments = ("--grace", str(grace), "--owner", str(os.getpid()), "--preload", *STAGES)
         return started(ForkedSupervisor(arguments, environment), preloaded)  # type: ignore[arg-type]

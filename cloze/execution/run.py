@@ -11,7 +11,7 @@ import os
 import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated
 
@@ -32,8 +32,14 @@ from cloze.flows.expected import SLOWEST_RATE, busy_now
 from cloze.flows.external_inputs import Digests
 from cloze.flows.locks import locked
 from cloze.flows.plan import Plan
-from cloze.flows.prefect.head_start import HeadStart
-from cloze.flows.prefect.server import ServerLost, prefect_server, secret_file, starting_server
+from cloze.flows.prefect.following import Followed
+from cloze.flows.prefect.server import (
+    Server,
+    ServerLost,
+    prefect_server,
+    secret_file,
+    starting_server,
+)
 from cloze.flows.report.figures import (
     judged_apart,
     mean_figures,
@@ -48,6 +54,9 @@ from cloze.options import TARGET, ConfigPath, Target
 GIB = 1 << 30
 WORTH_ANNOUNCING = 120.0
 """Expected seconds from which on a run says how long it will take."""
+
+LAST_SECONDS = 10.0
+"""Time for Prefect's page to show how a run ended that was interrupted or failed."""
 
 WithoutPrefect = Annotated[bool, Parameter(help="Run without starting a Prefect server.")]
 
@@ -151,47 +160,52 @@ def _is_shown(plans: Sequence[Plan]) -> bool:
 
 
 def _run_with_prefect(plans: Sequence[Plan]) -> list[RunRecord]:
-    """The first stages run while Prefect is imported and its server starts."""
-    first, *others = plans
+    """Run the plans as flows of the server that PREFECT_API_URL names, or of one of our own."""
     try:
-        with (
-            starting_server(first.space, run=first.run.name) as server,
-            _importing_prefect() as importing,
-        ):
-            with HeadStart(first) as begun:
-                if server.ready():  # somebody may be watching it
-                    importing.join()
-                begun.run_until(lambda: server.ready() and not importing.is_alive())
-                server.wait()
-                importing.join()
-                from cloze.flows.prefect.tracking import execute_as_flow, reporting_to
+        if os.environ.get("PREFECT_API_URL"):
+            # Somebody may be watching or cancel it, so each stage asks the server first.
+            with tracked_by_prefect(plans[0].space, run=plans[0].run.name):
+                from cloze.flows.prefect.tracking import execute_as_flow
 
-                with reporting_to(server.url):
-                    record = execute_as_flow(first, begun)
-            with reporting_to(server.url):
-                return [record, *(execute_as_flow(plan) for plan in others)]
+                return [execute_as_flow(plan) for plan in plans]
+        with starting_server(plans[0].space, run=plans[0].run.name) as server:
+            return _followed_by_prefect(plans, server)
     except ServerLost as error:
         say(f"warning: {error}: continuing without it")
         return [execute(plan) for plan in plans]  # reuses the stages that have finished
 
 
-@contextmanager
-def _importing_prefect() -> Iterator[threading.Thread]:
-    """Import Prefect and the flows in a thread, which has ended on exit.
+def _followed_by_prefect(plans: Sequence[Plan], server: Server) -> list[RunRecord]:
+    """Run the plans, while another thread waits for the server, and follows them as flows."""
+    runs, stopped = [Followed(plan) for plan in plans], threading.Event()
 
-    Prefect reads its settings on import, so the server's address must be known.
-    """
+    def following() -> None:
+        try:
+            # Prefect reads its settings on import, which are complete now.
+            from cloze.flows.prefect.tracking import execute_as_flow, reporting_to
 
-    def importing() -> None:
-        with suppress(ImportError):  # raised again by whoever needs it
-            import_module("cloze.flows.prefect.tracking")
+            while not server.ready():
+                if stopped.wait(0.1):
+                    return
+            with reporting_to(server.url):
+                for one in runs:
+                    execute_as_flow(one.plan, one)
+        except BaseException as error:
+            # The run's own failure is raised where the run is executed.
+            if not any(one.failure for one in runs):
+                reason = str(error) or type(error).__name__
+                say(f"warning: Prefect's page is incomplete: {reason}")
 
-    thread = threading.Thread(target=importing)
+    thread = threading.Thread(target=following, name="prefect", daemon=True)
     thread.start()
     try:
-        yield thread
-    finally:
-        thread.join()
+        records = [one.execute() for one in runs]
+    except BaseException:
+        stopped.set()
+        thread.join(LAST_SECONDS)
+        raise
+    thread.join()
+    return records
 
 
 @contextmanager

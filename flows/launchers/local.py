@@ -15,12 +15,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from cloze.artifacts.runtime.processes import ProcessId
+from cloze.artifacts.stage import read_stage_table
 from cloze.flows.launchers.launcher import LOST, Job, child_environment
 from cloze.flows.launchers.supervisor import PYTHON, module_of
+from cloze.model.hardware import has_gpu
 
 PRELOADED = ("cloze.pipeline.vocabulary", "cloze.pipeline.tokens", "cloze.pipeline.examples")
 """The programs that are forked, because their imports take longer than preparing a small corpus."""
+
+TRAINING = "cloze.model.training.start"
+"""The program that becomes, in the environment of its stage table, the one its argument names."""
+
+TRAINED = (
+    TRAINING,
+    "cloze.model.training.pretrain",
+    "cloze.model.finetune.finetune",
+    "cloze.model.evaluation.evaluate",
+)
+"""The programs with torch are forked as well, from a supervisor that `TRAINING` has started with
+the environment of their stage tables. Not beside a GPU, whose state does not survive a fork."""
 
 SUPERVISOR_SECONDS = 10.0
 """Added to a program's grace period: time for its supervisor to react and to end its children."""
@@ -43,14 +59,25 @@ class RunningSupervisor:
     process: subprocess.Popen[bytes]
     preloaded: tuple[str, ...]
     """The modules whose programs it forks."""
+    machine: Mapping[str, JsonValue]
+    """The machine of the stage tables in whose environment it is, for programs of training."""
 
     @classmethod
     def start(
-        cls, preloaded: tuple[str, ...], *, grace: float, environment: Mapping[str, str]
+        cls,
+        preloaded: tuple[str, ...],
+        *,
+        grace: float,
+        environment: Mapping[str, str],
+        table: str = "",
     ) -> "RunningSupervisor":
-        """Start one that is owned by this process, in a session of its own."""
-        argv = [*PYTHON, "cloze.flows.launchers.supervisor"]
+        """Start one that is owned by this process, in a session of its own.
+
+        With the file of a stage table, it has that table's environment.
+        """
+        argv = [*PYTHON, *([TRAINING] if table else []), "cloze.flows.launchers.supervisor"]
         options = ["--grace", str(grace), "--owner", str(os.getpid())]
+        options += ["--config", table] if table else []
         process = subprocess.Popen(
             [*argv, *options, *(("--preload", *preloaded) if preloaded else ())],
             # New jobs arrive on its standard input.
@@ -60,7 +87,7 @@ class RunningSupervisor:
             env=environment,
             bufsize=0,
         )
-        return cls(process, preloaded)
+        return cls(process, preloaded, machine_of(table))
 
     def take(self, job: Path) -> None:
         """Begin the job of this directory; nothing waits for the supervisor, which may hang."""
@@ -72,6 +99,11 @@ class RunningSupervisor:
         """End it, and its program with it."""
         ProcessId.of(self.process.pid).end(grace=grace)
         self.process.communicate()
+
+
+def machine_of(table: str) -> Mapping[str, JsonValue]:
+    """The machine of the stage table in this file; empty without one."""
+    return read_stage_table(table).machine if table else {}
 
 
 def recorded(job: Path) -> int | None:
@@ -99,31 +131,41 @@ class LocalLauncher:
         self.grace = grace
         self.environment = environment or {}
         self.preloaded = preloaded
-        self._idle: RunningSupervisor | None = None
+        # By what they have preloaded.
+        self._idle: dict[tuple[str, ...], RunningSupervisor] = {}
         self._running: dict[Path, RunningSupervisor] = {}
 
     def start(self, argv: Sequence[str], *, job: Path) -> None:
         """Start `argv` under a supervisor, in a session of its own."""
         job.mkdir(parents=True, exist_ok=True)
         (job / "exit").unlink(missing_ok=True)
-        is_forked = module_of(argv) in self.preloaded
-        supervisor = self._supervisor(self.preloaded if is_forked else ())
+        supervisor = self._supervisor(argv)
         started = LocalJob(argv=tuple(argv), supervisor=ProcessId.of(supervisor.process.pid))
         started.write(job)
         self._running[job] = supervisor
         supervisor.take(job)
 
-    def _supervisor(self, preloaded: tuple[str, ...]) -> RunningSupervisor:
-        """The one that waits for a job, if it has these modules and no others, or a new one."""
-        idle, self._idle = self._idle, None
-        if idle:
+    def _supervisor(self, argv: Sequence[str]) -> RunningSupervisor:
+        """The one that waits for such a program, or a new one."""
+        module, table = module_of(argv), ""
+        preloaded = self.preloaded if module in self.preloaded else ()
+        if self.preloaded and module == TRAINING and not has_gpu():
+            program, *arguments = argv[len(PYTHON) + 1 :]
+            if program in TRAINED:
+                preloaded, table = TRAINED, arguments[arguments.index("--config") + 1]
+        # Training needs the memory of what preparation has loaded; others need little or none.
+        for other in self._idle.keys() - {(), preloaded or TRAINED}:
+            self._idle.pop(other).end(grace=0.0)
+        if idle := self._idle.pop(preloaded, None):
             # A killed one is a zombie while its last threads end, which poll() does not see yet.
             runs = idle.process.poll() is None and ProcessId.of(idle.process.pid).alive
-            if runs and idle.preloaded == preloaded:
+            if runs and idle.machine == machine_of(table):
                 return idle
-            idle.end(grace=0.0)  # training needs the memory of what preparation has loaded
+            idle.end(grace=0.0)
         environment = {**child_environment(), **self.environment}
-        return RunningSupervisor.start(preloaded, grace=self.grace, environment=environment)
+        return RunningSupervisor.start(
+            preloaded, grace=self.grace, environment=environment, table=table
+        )
 
     def poll(self, job: Path) -> int | None:
         """The exit code once the supervisor has written it."""
@@ -139,8 +181,8 @@ class LocalLauncher:
             return None
         del self._running[job]
         # A supervisor whose program has succeeded waits for the next one; any other is done.
-        if code == 0 and ended is None and self._idle is None:
-            self._idle = supervisor
+        if code == 0 and ended is None and supervisor.preloaded not in self._idle:
+            self._idle[supervisor.preloaded] = supervisor
         else:
             supervisor.end(grace=self.grace)
         if code is None:  # the supervisor was killed, or the disk is full
@@ -160,7 +202,6 @@ class LocalLauncher:
             found.supervisor.end(grace=grace)
 
     def close(self) -> None:
-        """End the supervisor that waits for another job."""
-        if self._idle:
-            self._idle.end(grace=0.0)
-            self._idle = None
+        """End the supervisors that wait for other jobs."""
+        while self._idle:
+            self._idle.popitem()[1].end(grace=0.0)

@@ -45,6 +45,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--grace", type=float, default=30.0, help="seconds from SIGTERM to SIGKILL")
     parser.add_argument("--owner", type=int, help="parent process whose death ends the program")
     parser.add_argument("--exit-name", default="exit", help="name of the file for the exit code")
+    parser.add_argument("--config", help="stage table whose environment we have been started in")
     parser.add_argument("--preload", nargs="+", default=(), help="modules to fork programs from")
     parser.add_argument("argv", nargs="*", help="the program and its arguments, after --")
     arguments = parser.parse_args(words)

@@ -32,9 +32,9 @@ from pydantic import JsonValue
 
 from cloze.flows.events import RUN, add_handler, remove_handler, share_done
 from cloze.flows.executor import Executor
-from cloze.flows.job import is_worth_retrying
+from cloze.flows.job import StageFailed, is_worth_retrying
 from cloze.flows.plan import Plan
-from cloze.flows.prefect.head_start import HeadStart
+from cloze.flows.prefect.following import Followed
 from cloze.flows.prefect.server import SHOWN_WORKSPACE, ServerLost
 from cloze.flows.report.figures import ERROR, Figures, figures, read_summary
 from cloze.flows.workspace import RunRecord
@@ -52,11 +52,11 @@ AWAY_SECONDS = 60.0
 """Pause after a failed call, since each call waits for Prefect's retries."""
 
 
-def execute_as_flow(plan: Plan, begun: HeadStart | None = None) -> RunRecord:
+def execute_as_flow(plan: Plan, followed: Followed | None = None) -> RunRecord:
     """Execute a plan that exists already, as the flow `end-to-end` with the same parameters.
 
-    They are for the server's page: nothing is parsed or planned again. `begun` has already run some
-    of its stages.
+    They are for the server's page: nothing is parsed or planned again. With `followed`, another
+    thread executes it, and the flow repeats its events.
     """
 
     # Parameters of any type: Prefect would make a form of ours, which takes as long as its import.
@@ -67,23 +67,40 @@ def execute_as_flow(plan: Plan, begun: HeadStart | None = None) -> RunRecord:
         validate_parameters=False,
     )
     def planned(run: object, machine: object) -> Record:
-        return tracked(plan, begun)
+        return _following(followed) if followed else tracked(plan)
 
     run, machine = (one.model_dump(mode="json") for one in (plan.run, plan.machine))
     return RunRecord.model_validate(planned(run, machine))
 
 
-def tracked(plan: Plan, begun: HeadStart | None = None) -> Record:
+def tracked(plan: Plan) -> Record:
     """The body of every flow: runs each stage as a task, and returns the run's record as JSON."""
-    if begun is None:
-        plan.check()
+    plan.check()
     run, jobs = plan.run, plan.machine.jobs
     ensure = ensure_stage.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
-    executor = begun.executor if begun else Executor(plan)
-    with progress_bars(run.name), begun.rest() if begun else executor.running():
+    executor = Executor(plan)
+    with progress_bars(run.name), executor.running():
         for stage in plan.stages:
-            ensure(stage, executor, begun)
-    record = executor.record
+            ensure(stage, executor)
+    _publish(executor.record, plan)
+    return executor.record.model_dump(mode="json")
+
+
+def _following(followed: Followed) -> Record:
+    """The same for a run in another thread, each of whose stages has a task that follows it."""
+    plan = followed.plan
+    jobs, bars = plan.machine.jobs, ProgressBars(plan.run.name)
+    follow = follow_stage.with_options(retries=jobs.retries, retry_delay_seconds=jobs.retry_delay)
+    for stage in plan.stages:
+        follow(stage, followed, bars)
+    record = followed.record()
+    _publish(record, plan)
+    return record.model_dump(mode="json")
+
+
+def _publish(record: RunRecord, plan: Plan) -> None:
+    """Show the tables of a finished run, and the way to its report."""
+    run = plan.run
     create_table_artifact(
         stage_rows(record),
         key=artifact_key(run.name, "stages"),
@@ -107,12 +124,17 @@ def tracked(plan: Plan, begun: HeadStart | None = None) -> Record:
             key=artifact_key(run.name, "figures"),
             description=f"Results of run `{run.name}`; its report.html explains them",
         )
-    return record.model_dump(mode="json")
 
 
 def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> bool:
     """Whether Prefect should retry the task."""
     return is_worth_retrying(run.name, state.result(raise_on_failure=False))
+
+
+def is_tried_again(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> bool:
+    """Whether the executor, which has said so itself, tries the stage again."""
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, StageFailed) and error.retryable
 
 
 @task(
@@ -122,12 +144,23 @@ def was_killed(task: "Task[..., None]", run: TaskRun, state: "State[None]") -> b
     persist_result=False,
     retry_condition_fn=was_killed,
 )
-def ensure_stage(stage: str, executor: Executor, begun: HeadStart | None) -> None:
-    """Reuse or make the artifact of one stage, unless it was made before Prefect was ready."""
+def ensure_stage(stage: str, executor: Executor) -> None:
+    """Reuse or make the artifact of one stage."""
+    executor.ensure(stage)
+
+
+@task(
+    name="stage",
+    task_run_name="{stage}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retry_condition_fn=is_tried_again,
+)
+def follow_stage(stage: str, followed: Followed, bars: "ProgressBars") -> None:
+    """Show one stage that another thread runs, or has run."""
     # Prefect's handlers alone: the terminal and the run's log have had these events already.
-    prefects = [one for one in RUN.handlers if isinstance(one, (APILogHandler, ProgressBars))]
-    if not (begun and begun.replay(stage, prefects)):
-        executor.ensure(stage)
+    logs = [one for one in RUN.handlers if isinstance(one, APILogHandler)]
+    followed.follow([*logs, bars])
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import ctypes
 import os
+import runpy
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -194,12 +195,18 @@ def shares_of_cores(machine: TrainingMachine) -> list[tuple[int, ...]]:
 
 
 def main(module: str, arguments: list[str]) -> int:
-    """Become the program; returns an exit code only if its stage table cannot be read."""
+    """Become the program; returns an exit code if its stage table cannot be read."""
     try:
         environment = {**os.environ, **table_environment(arguments)}
     except ClozeError as error:
         say(f"error: {error}")
         return error.exit_code
+    # In a fork of a program that was started here, everything is set, and the module imported.
+    if environment == os.environ:
+        sys.argv = [module, *arguments]
+        sys.modules.pop(module, None)  # it becomes __main__, as with `python -m`
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return 0
     os.execve(sys.executable, [sys.executable, "-P", "-m", module, *arguments], environment)
 
 

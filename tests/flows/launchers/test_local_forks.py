@@ -7,14 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from cloze.artifacts.runtime.processes import ProcessId, descendants
+from cloze.artifacts.stage import StageTable, write_stage_table
 from cloze.flows.job import StageFailed, run_job
+from cloze.flows.launchers import local
 from cloze.flows.launchers.launcher import LOST
-from cloze.flows.launchers.local import PRELOADED, LocalJob, LocalLauncher
+from cloze.flows.launchers.local import PRELOADED, TRAINING, LocalJob, LocalLauncher
 from cloze.flows.launchers.supervisor import PYTHON
 from tests.conftest import PROJECT
 from tests.waiting import wait_for
@@ -42,7 +45,7 @@ def look(file):
 if __name__ == "__main__":
     print("out")
     print("err", file=sys.stderr)
-    what, argument = sys.argv[1:]
+    what, argument = sys.argv[1:3]
     if what == "look":
         look(argument)
     if what == "exit":
@@ -117,6 +120,59 @@ def test_a_forked_program_sees_what_a_started_one_sees(
         file.unlink()
     assert seen[0] == seen[1]
     assert seen[1]["environment"]["SAID"] == "so"
+
+
+def test_a_training_program_is_forked_with_the_environment_of_its_table(
+    launchers: tuple[LocalLauncher, LocalLauncher],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "TRAINED", (TRAINING, "prepared"))
+    monkeypatch.setattr(local, "has_gpu", lambda: False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    seen, supervisors = list[dict[str, Any]](), []
+    for launcher in launchers:
+        for threads in (1, 1, 3):
+            table, file = tmp_path / f"{threads}.json", tmp_path / "seen"
+            machine = StageTable(
+                stage="any", format_version=1, config={}, output="", machine={"threads": threads}
+            )
+            write_stage_table(machine, table)
+            argv = [*PYTHON, TRAINING, "prepared", "look", str(file), "--config", str(table)]
+            launcher.start(argv, job=tmp_path / "job")
+            found = LocalJob.read(tmp_path / "job")
+            assert found
+            supervisors.append(found.supervisor)
+            assert ended(launcher, tmp_path / "job") == 0, (tmp_path / "job" / "log").read_text()
+            seen.append(json.loads(file.read_text()))
+            assert seen[-1]["environment"]["OMP_NUM_THREADS"] == str(threads)
+    assert seen[:3] == seen[3:]
+    forking = supervisors[3:]
+    assert forking[0] == forking[1] != forking[2]
+    assert not forking[0].alive
+
+
+def test_training_waits_for_its_next_program_beside_others_but_preparation_does_not(
+    launchers: tuple[LocalLauncher, LocalLauncher],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "TRAINED", (TRAINING, "prepared"))
+    monkeypatch.setattr(local, "has_gpu", lambda: False)
+    table = tmp_path / "table.json"
+    write_stage_table(StageTable(stage="any", format_version=1, config={}, output=""), table)
+    training = [*PYTHON, TRAINING, "prepared", "exit", "0", "--config", str(table)]
+    supervisors = []
+    for argv in (program("exit", 0), training, [sys.executable, "-c", ""], training):
+        launchers[1].start(argv, job=tmp_path / "job")
+        found = LocalJob.read(tmp_path / "job")
+        assert found
+        supervisors.append(found.supervisor)
+        assert ended(launchers[1], tmp_path / "job") == 0
+    prepares, trains, other, again = supervisors
+    assert len({prepares, trains, other}) == 3
+    assert trains == again
+    assert [one.alive for one in (prepares, trains, other)] == [False, True, True]
 
 
 def test_others_see_the_same_of_both(
