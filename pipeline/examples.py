@@ -156,13 +156,11 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     if unfinished:
         total = sum(entry.size for entry, _ in unfinished) / MEGABYTE
         with scratch_directory(table.output) as scratch:
-            write = partial(
-                write_examples,
-                recipe=recipe_of(stage, tokenizer),
-                tokens=tokens.directory,
-                output=table.output,
-                scratch=scratch if runner.is_local else "",
+            places = ExamplesPlaces(
+                tokens.directory, table.output, scratch if runner.is_local else ""
             )
+            recipe = recipe_of(stage, tokenizer)
+            write = partial(write_examples, recipe=recipe, places=places)
             job = for_each(unfinished, write, label="WriteExamples")
             runner.run(job, Progress("examples", total=total, unit="MB"))
     entries = all_finished(table.output, names)
@@ -230,20 +228,24 @@ def _split_and_number(entry: FileEntry) -> tuple[str, int]:
     return split, int(number)
 
 
-def write_examples(
-    bucket: Bucket,
-    *,
-    recipe: ExamplesRecipe,
-    tokens: str,
-    output: str,
-    scratch: str,
-    queue: WorkQueue,
-) -> str:
-    """Make the bucket's files and put them into `output`; returns the name of the tokens file.
+@dataclass(frozen=True)
+class ExamplesPlaces:
+    """Where workers read and write."""
 
-    `tokens` is the directory of the tokens artifact. `scratch` is a local directory shared with the
-    launcher; if empty, the worker uses its own. Held-out splits get one copy, since only one is
-    read.
+    tokens: str
+    """Directory of the tokens artifact."""
+    output: str
+    """Directory of the examples artifact."""
+    scratch: str = ""
+    """A local directory shared with the launcher; if empty, a worker uses its own."""
+
+
+def write_examples(
+    bucket: Bucket, *, recipe: ExamplesRecipe, places: ExamplesPlaces, queue: WorkQueue
+) -> str:
+    """Make the bucket's files and put them into the output; returns the name of the tokens file.
+
+    Held-out splits get one copy, since only one is read.
     """
     entry, names = bucket
     split, number = _split_and_number(entry)
@@ -252,12 +254,12 @@ def write_examples(
     masking = recipe.config.masking.of(split)
     recipe = replace(recipe, config=recipe.config.model_copy(update={"masking": masking}))
     # A directory of the launcher on the artifact's disk makes putting a file a rename.
-    with temporary_directory(scratch) as here, naming_full_disk(here):
-        documents = read_bucket(open_file(tokens, entry, scratch=here))
+    with temporary_directory(places.scratch) as here, naming_full_disk(here):
+        documents = read_bucket(open_file(places.tokens, entry, scratch=here))
         if recipe.names and documents.sources_D is None:
             raise IntegrityError(
-                f"{tokens}: {entry.name} does not say which source its documents are of, but "
-                "examples are to be told apart by source; run the tokens stage again"
+                f"{places.tokens}: {entry.name} does not say which source its documents are of, "
+                "but examples are to be told apart by source; run the tokens stage again"
             )
         documents_G = [len(own_D) for own_D in recipe.groups_of(documents) if own_D is not None]
         for length, name in names.items():
@@ -282,7 +284,7 @@ def write_examples(
                 facts["source_rows"] = rows
                 facts["source_tokens"] = np.sum(tokens_written, axis=0).tolist()
                 facts["source_documents"] = documents_G
-            put_local_file(output, path, name=name, rows=total.rows, statistics=facts)
+            put_local_file(places.output, path, name=name, rows=total.rows, statistics=facts)
     queue.report(MB=entry.size / MEGABYTE, documents=documents.count)
     return entry.name
 

@@ -16,7 +16,9 @@ they are read, so another threshold needs no other scores.
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -193,11 +195,10 @@ def _make_model(
         return model.table(), {"labelled": facts}
     if way_of(config) == "good":
         good = CorpusConfig(sources=config.good, abbreviations=stage.corpus.abbreviations)
-        plain = CleaningConfig()
         good_files = CorpusFiles(good, filesystem.join(runner.output, f"{WORK}/good"))
         good_shards = good_files.shards()
-        every = _counted(shards, runner, corpus=stage.corpus, cleaning=stage.cleaning, part="all")
-        of_good = _counted(good_shards, runner, corpus=good, cleaning=plain, part="good")
+        every = _counted(shards, runner, CountedText("all", stage.corpus, stage.cleaning))
+        of_good = _counted(good_shards, runner, CountedText("good", good, CleaningConfig()))
         good_files.require_unchanged()
         total = int(of_good.counts[:WORDS].sum())
         if not total:
@@ -207,18 +208,26 @@ def _make_model(
     return None, {}
 
 
-def _counted(
-    shards: Sequence[InputShard],
-    runner: Runner,
-    *,
-    corpus: CorpusConfig,
-    cleaning: CleaningConfig,
-    part: str,
-) -> NgramCounts:
+@dataclass(frozen=True)
+class CountedText:
+    """One of the two texts whose words are compared."""
+
+    name: Literal["all", "good"]
+    """Distinguishes the files of its counts."""
+    corpus: CorpusConfig
+    """Its documents."""
+    cleaning: CleaningConfig
+    """What is counted of them."""
+
+    def counts_name(self, shard: InputShard) -> str:
+        """The name of the file with the counts of `shard`."""
+        return f"{WORK}/{shard.name}.{self.name}.arrow"
+
+
+def _counted(shards: Sequence[InputShard], runner: Runner, text: CountedText) -> NgramCounts:
     """Count the words and pairs in the shards of a corpus."""
-    name_of = partial(_counts_name, part=part)
-    count = partial(write_counts, corpus=corpus, cleaning=cleaning, output=runner.output, part=part)
-    runner.finish(shards, count, name_of=name_of, progress="scores", label=f"Count {part}")
+    count, name_of = partial(write_counts, text=text, output=runner.output), text.counts_name
+    runner.finish(shards, count, name_of=name_of, progress="scores", label=f"Count {text.name}")
     counts = np.zeros(SIZE, dtype=np.int64)
     with scratch_directory(runner.output) as scratch:
         for entry in all_finished(runner.output, list(map(name_of, shards))):
@@ -232,25 +241,13 @@ def _counted(
     return NgramCounts(counts)
 
 
-def _counts_name(shard: InputShard, *, part: str) -> str:
-    return f"{WORK}/{shard.name}.{part}.arrow"
-
-
-def write_counts(
-    shard: InputShard,
-    *,
-    corpus: CorpusConfig,
-    cleaning: CleaningConfig,
-    output: str,
-    part: str,
-    queue: WorkQueue,
-) -> str:
+def write_counts(shard: InputShard, *, text: CountedText, output: str, queue: WorkQueue) -> str:
     """Write the counts of a shard's words and pairs; returns the name of their file."""
     counts, documents = np.zeros(SIZE, dtype=np.int64), 0
-    for states in read_states(shard, corpus=corpus, cleaning=cleaning):
-        block, text = states.texts, states.paragraphs
+    for states in read_states(shard, corpus=text.corpus, cleaning=text.cleaning):
+        block = states.texts
         documents += len(block.ends_D)
-        words = find_words(text)
+        words = find_words(states.paragraphs)
         is_kept_D = block.reasons_D == Reason.KEPT
         words_W, pairs_P, first_P = in_buckets(words)
         kept_W = is_kept_D[words.documents_W]
@@ -259,7 +256,7 @@ def write_counts(
     buckets = np.flatnonzero(counts)
     columns = [pa.array(buckets.astype(np.uint32)), pa.array(counts[buckets])]
     table = pa.Table.from_arrays(columns, schema=COUNTS_SCHEMA)
-    name = _counts_name(shard, part=part)
+    name = text.counts_name(shard)
     put_bytes(output, _ipc_bytes(table), name=name, rows=len(table))
     queue.report(MB=shard.megabytes, documents=documents)
     return name

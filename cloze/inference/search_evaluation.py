@@ -196,7 +196,7 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
     weighted: dict[float, list[Relevant]] = {}
     failures = []
     scored = metered(searched.scores(gold.questions), verb="evaluate", unit="questions")
-    for number, (question, scores) in enumerate(zip(gold.questions, scored, strict=True)):
+    for number, scores in enumerate(scored):
         ranked_C = scores.ranked(searched.how.weight)
         of_question = _relevant_by_system(scores, gold, number, searched.how.weight)
         if searched.how.rerank:
@@ -213,7 +213,7 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
                 weighted.setdefault(weight, []).append(_relevant(weighted_C, gold, number))
         best = of_question[RERANKED if searched.how.rerank else searched.how.ranking]
         if best.ranks_R.min() > FIRST:
-            failures.append(_failure(searched, ranked_C, gold, number, question, best))
+            failures.append(_failure(searched, ranked_C, gold, number, best))
     values = {name: by_metric(found) for name, found in ranks.items()}
     headline = {name: found[HEADLINE] for name, found in values.items()}
     against = {
@@ -270,19 +270,16 @@ def _relevant(scores_C: Vectors, gold: Gold, number: int, *, above: float = -np.
 
 
 def _failure(
-    searched: Search,
-    ranked_C: Vectors,
-    gold: Gold,
-    number: int,
-    question: str,
-    best: Relevant,
+    searched: Search, ranked_C: Vectors, gold: Gold, number: int, best: Relevant
 ) -> Failure:
+    """A question whose right unit is not found first: its rank, its text, and what came first."""
     nearest = int(best.ranks_R.argmin())
     unit = [*gold.relevant[number]][nearest]
     rank = int(best.ranks_R[nearest])
     right = searched.passage(int(gold.firsts(number)[unit])).text if unit >= 0 else ""
     top = int(best_rows(ranked_C, 1)[0])
-    return Failure(question, rank if rank < NOT_FOUND else None, right, searched.passage(top).text)
+    question, first = gold.questions[number], searched.passage(top).text
+    return Failure(question, rank if rank < NOT_FOUND else None, right, first)
 
 
 def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> WeightChoice | None:

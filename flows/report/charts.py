@@ -187,21 +187,27 @@ def _note(
     )
 
 
-def bars(
-    rows: Sequence[Bar],
-    *,
-    width: int,
-    label: str,
-    labels: int,
-    longest: float = 0.0,
-    pitch: int = 30,
-) -> Markup:
-    """Horizontal bars from zero; `longest` is the axis limit, `labels` the width of the labels."""
+@dataclass(frozen=True)
+class BarChart:
+    """Horizontal bars from zero."""
+
+    rows: Sequence[Bar]
+    labels: int
+    """Pixels for the labels on the left; without any, they are not drawn."""
+    longest: float = 0.0
+    """Limit of the axis; by default the largest value."""
+    pitch: int = 30
+    """Pixels from one bar to the next."""
+
+
+def bars(chart: BarChart, *, width: int, label: str) -> Markup:
+    """Draw the bars."""
+    rows, pitch = chart.rows, chart.pitch
     room = max(len(row.shown) for row in rows) * CHARACTER + 10
-    margins = (labels + 1, room, 0, 0)
+    margins = (chart.labels + 1, room, 0, 0)
     with drawing(width, pitch * len(rows), label, margins=margins) as (axes, drawn):
         axes.axis("off")
-        axes.set_xlim(0, longest or max(row.value for row in rows) or 1)
+        axes.set_xlim(0, chart.longest or max(row.value for row in rows) or 1)
         # The first row is at the top.
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.axvline(0, color=COLOURS["other"], linewidth=1)
@@ -211,7 +217,7 @@ def bars(
             thick = min(1 - 5 / pitch, 16 / pitch)
             axes.barh(place, row.value, thick, color=COLOURS[row.colour])
             _note(axes, row.shown, (row.value, place), (6, 0), **strong)
-            if labels:
+            if chart.labels:
                 name: TextStyle = {**SOFT, **strong, "ha": "right"}
                 _note(axes, row.label, (0, place), (-8, 0), **name)
     return drawn[0]

@@ -25,7 +25,7 @@ from cloze.artifacts.results import (
     TaskScore,
 )
 from cloze.flows.report import charts
-from cloze.flows.report.charts import Bar, ChartLine, LineChart, SystemRow
+from cloze.flows.report.charts import Bar, BarChart, ChartLine, LineChart, SystemRow
 from cloze.flows.report.summary import (
     Corpus,
     ExampleSet,
@@ -93,9 +93,9 @@ def beside_or_below(first: Panel, second: Panel, *, names: int) -> Markup:
     panel = Markup('<div><h4 style="padding-left:{}px">{}</h4>{}</div>')
     pair, stack = [], []
     for (rows, heading, label, width), labels in ((first, names), (second, 0)):
-        beside = charts.bars(rows, width=width, labels=labels, label=label)
+        beside = charts.bars(BarChart(rows, labels), width=width, label=label)
         pair.append(panel.format(labels, heading, beside))
-        alone = charts.bars(rows, width=NARROW, labels=names, label=label)
+        alone = charts.bars(BarChart(rows, names), width=NARROW, label=label)
         stack.append(Markup("<h4>{}</h4>{}").format(heading, alone))
     return Markup(
         '<div class="wide"><div class="pair">{}{}</div></div>'
@@ -167,9 +167,9 @@ def next_sentence(model: LanguageModelScore, *, length_only: float | None) -> Ma
         Bar(name, value, percent(value), "ours" if name == ours else "other")
         for name, value in values.items()
     ]
-    label = "next-sentence accuracy"
+    label, chart = "next-sentence accuracy", BarChart(rows, LABELS, longest=1.0)
     return responsive(
-        lambda width: charts.bars(rows, width=width, longest=1.0, labels=LABELS, label=label),
+        lambda width: charts.bars(chart, width=width, label=label),
         wide=460,
     )
 
@@ -216,7 +216,7 @@ def frequent_pieces(corpus: Corpus) -> Markup:
     whole = corpus.splits[0].tokens if corpus.splits else 1
     rows = [Bar(piece.text, piece.count, percent(piece.count / whole)) for piece in corpus.frequent]
     label = "most frequent word-pieces"
-    return half(charts.bars(rows, width=HALF, labels=64, label=label, pitch=19))
+    return half(charts.bars(BarChart(rows, labels=64, pitch=19), width=HALF, label=label))
 
 
 def rank_frequency_chart(corpus: Corpus) -> Markup:
@@ -252,9 +252,8 @@ def _share(count: int, whole: int, *, digits: int = 1) -> str:
 
 
 def _shares(rows: list[Bar], *, label: str) -> Markup:
-    return responsive(
-        lambda width: charts.bars(rows, width=width, labels=112, label=label, pitch=24)
-    )
+    chart = BarChart(rows, labels=112, pitch=24)
+    return responsive(lambda width: charts.bars(chart, width=width, label=label))
 
 
 def crossing(places: Sequence[Place], level: float) -> Place | None:

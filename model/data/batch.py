@@ -270,42 +270,50 @@ def pack_sequences(examples: Sequence[Example]) -> PackedBatch:
         start + np.asarray(example.masked_lm_positions, np.int64)
         for example, start in zip(examples, starts, strict=True)
     ]
-    return packed_batch(
+    return Concatenated(
         _joined([example.input_ids for example in examples]),
         lengths,
         segment_a_lengths=np.array(segment_a),
         masked_lm_positions=_joined(masked),
         masked_lm_ids=_joined([example.masked_lm_ids for example in examples]),
         next_sentence_labels=np.array([example.next_sentence_label for example in examples]),
-    )
+    ).packed()
 
 
-def packed_batch(
-    input_ids: NDArray[np.integer],
-    lengths: NDArray[np.int64],
-    *,
-    segment_a_lengths: NDArray[np.integer],
-    masked_lm_positions: NDArray[np.int64],
-    masked_lm_ids: NDArray[np.integer],
-    next_sentence_labels: NDArray[np.integer],
-) -> PackedBatch:
-    """The batch of concatenated sequences of these `lengths`; positions are among all tokens."""
-    position_ids = ragged_indices(0, lengths)
+class Concatenated(NamedTuple):
+    """B sequences one behind the other, of T tokens, M of them predicted."""
 
-    def tensor(values: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64))
+    input_ids: NDArray[np.integer]
+    """[T]"""
+    lengths: NDArray[np.int64]
+    """[B]"""
+    segment_a_lengths: NDArray[np.integer]
+    """[B] tokens of type 0, which come first."""
+    masked_lm_positions: NDArray[np.int64]
+    """[M] among all T tokens."""
+    masked_lm_ids: NDArray[np.integer]
+    """[M] the original ids."""
+    next_sentence_labels: NDArray[np.integer]
+    """[B]"""
 
-    return PackedBatch(
-        input_ids=tensor(input_ids),
-        # type 1 from the end of segment A on
-        token_type_ids=tensor(position_ids >= np.repeat(segment_a_lengths, lengths)),
-        position_ids=tensor(position_ids),
-        cu_seqlens=torch.from_numpy(offsets_of(lengths).astype(np.int32)),
-        max_seqlen=int(lengths.max()),
-        masked_lm_positions=tensor(masked_lm_positions),
-        masked_lm_ids=tensor(masked_lm_ids),
-        next_sentence_label=tensor(next_sentence_labels),
-    )
+    def packed(self) -> PackedBatch:
+        """The batch of these sequences."""
+        position_ids = ragged_indices(0, self.lengths)
+
+        def tensor(values: NDArray[np.generic]) -> Tensor:
+            return torch.from_numpy(values.astype(np.int64))
+
+        return PackedBatch(
+            input_ids=tensor(self.input_ids),
+            # type 1 from the end of segment A on
+            token_type_ids=tensor(position_ids >= np.repeat(self.segment_a_lengths, self.lengths)),
+            position_ids=tensor(position_ids),
+            cu_seqlens=torch.from_numpy(offsets_of(self.lengths).astype(np.int32)),
+            max_seqlen=int(self.lengths.max()),
+            masked_lm_positions=tensor(self.masked_lm_positions),
+            masked_lm_ids=tensor(self.masked_lm_ids),
+            next_sentence_label=tensor(self.next_sentence_labels),
+        )
 
 
 def empty_micro_batch(cls_id: int, sep_id: int) -> PackedBatch:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.rng import address
 from cloze.model.config import EncoderConfig
-from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, empty_micro_batch, packed_batch
+from cloze.model.data.batch import NO_NEXT_SENTENCE, Concatenated, PackedBatch, empty_micro_batch
 from cloze.model.data.order import BatchAddress, Curriculum, MixedOrder
 from cloze.model.data.shards import Examples, ExampleShards, Int64, Sizes
 from cloze.model.data.targets import DynamicMasking, NextToken
@@ -114,7 +114,7 @@ def _deal(places: Int64, hands: int) -> tuple[Int64, Int64]:
 
 def pack_examples(examples: Examples) -> PackedBatch:
     """Concatenate the documents of the examples, in order; each document is a sequence."""
-    return packed_batch(
+    return Concatenated(
         examples.input_ids,
         examples.document_lengths,
         # Columns of examples are repeated for each of their documents, which become sequences.
@@ -122,7 +122,7 @@ def pack_examples(examples: Examples) -> PackedBatch:
         masked_lm_positions=examples.masked_places,
         masked_lm_ids=examples.masked_lm_ids,
         next_sentence_labels=np.repeat(examples.next_sentence_labels, examples.document_counts),
-    )
+    ).packed()
 
 
 @dataclass(frozen=True)

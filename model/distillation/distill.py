@@ -51,6 +51,7 @@ from cloze.model.encoder.models import Encoder, TaskModel
 from cloze.model.hugging_face.model_files import (
     ENCODER_PREFIX,
     EncoderFiles,
+    TrainedModel,
     save_model,
 )
 from cloze.model.inference.export import contents
@@ -182,7 +183,8 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
     card = f"---\n{teacher.licence}---\n"
     files = EncoderFiles(config=shape, tokenizer=tokenizer, parameters={}, card=card)
     task = teacher.saved.task
-    entries = save_model(table.output, problem, task, weights, files, pooling=teacher.saved.pooling)
+    model_of_task = TrainedModel(problem, task, weights, teacher.saved.pooling)
+    entries = save_model(table.output, model_of_task, files)
     both = {"teacher": teacher.model, "student": student.model}
     statistics: dict[str, JsonValue] = {
         "task": task.name,

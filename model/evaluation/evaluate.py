@@ -12,6 +12,7 @@ import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cloze.artifacts.config import JsonObject, parse
 from cloze.artifacts.progress import Progress
@@ -19,9 +20,7 @@ from cloze.artifacts.results import (
     WIN_DIFFERENCE,
     Comparison,
     CurvePoint,
-    LanguageModelScore,
     LearningCurve,
-    MaskedSentence,
     MaskedSentences,
     Outcome,
     ReferenceScore,
@@ -40,7 +39,7 @@ from cloze.artifacts.significance import MIN_SEEDS, gap, holm, is_real
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, open_artifact, put_json
 from cloze.model.config import PRESETS, Benchmark, EncoderConfig, EvaluateStage, TrainingMachine
-from cloze.model.evaluation.language_model import evaluate_language_model
+from cloze.model.evaluation.language_model import HeldOutResults, evaluate_language_model
 from cloze.model.glue import IN_AVERAGE, MISMATCHED
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
 from cloze.model.training.distributed import start_world
@@ -66,13 +65,11 @@ def make_scores(table: StageTable, engine_options: list[str]) -> Artifact:
     has_corpus = "examples" in table.inputs
     progress = Progress("evaluate", total=4 if has_corpus else 1, unit="parts", interval=0.0)
     with patient_threads(threads):
-        language_model, sentences = (
-            evaluate_language_model(table, stage, encoder, progress, world=world)
-            if has_corpus
-            else ((), ())
-        )
+        found = HeldOutResults()
+        if has_corpus:
+            found = evaluate_language_model(table, stage, encoder, progress, world=world)
     if world.is_first:
-        commit_scores(table, stage, encoder, language_model, sentences, progress)
+        commit_scores(table, stage, encoder, found, progress)
     # The others wait for the commit, or they would look for an artifact that is not there yet.
     world.barrier()
     return open_artifact(table.output)
@@ -82,8 +79,7 @@ def commit_scores(
     table: StageTable,
     stage: EvaluateStage,
     encoder: EncoderFiles,
-    language_model: tuple[LanguageModelScore, ...],
-    sentences: tuple[MaskedSentence, ...],
+    held_out: HeldOutResults,
     progress: Progress,
 ) -> None:
     """Score the tasks, and commit the artifact."""
@@ -96,11 +92,13 @@ def commit_scores(
     progress.advance(1, "task scores")
     scores = Scores(
         parameters=encoder.parameter_count,
-        language_model=language_model,
+        language_model=held_out.scores,
         tasks=tasks,
         glue_average=glue_average(trials, tasks),
     )
-    filled = MaskedSentences(sentences=sentences).model_dump(mode="json", exclude_defaults=True)
+    filled = MaskedSentences(sentences=held_out.sentences).model_dump(
+        mode="json", exclude_defaults=True
+    )
     files = [
         put_json(table.output, scores.model_dump(mode="json"), name="scores.json"),
         put_json(table.output, filled, name="masked_sentences.json"),
@@ -224,7 +222,10 @@ def _comparisons(task: TaskRecord, trials: Sequence[Trial]) -> list[Comparison]:
     baselines = [baseline.name for baseline in task.baselines]
     return [
         compare_systems(
-            system, by_seed[system], against, by_seed[against], metric=metric, split=split
+            SystemScores(system, by_seed[system]),
+            SystemScores(against, by_seed[against]),
+            metric=metric,
+            split=split,
         )
         for system in dict.fromkeys(trial.system for trial in trials)
         if system.startswith(PRETRAINED)
@@ -266,28 +267,29 @@ def with_verdicts(scores: Sequence[TaskScore]) -> tuple[TaskScore, ...]:
     )
 
 
+class SystemScores(NamedTuple):
+    """A system and its scores by seed."""
+
+    name: str
+    by_seed: Mapping[int, float]
+
+
 def compare_systems(
-    system: str,
-    ours: Mapping[int, float],
-    against: str,
-    theirs: Mapping[int, float],
-    *,
-    metric: str,
-    split: Split,
+    ours: SystemScores, theirs: SystemScores, *, metric: str, split: Split
 ) -> Comparison:
     """Two systems by their scores per seed, yet without a verdict; a baseline has only seed 0."""
-    found = gap(ours, theirs)
+    found = gap(ours.by_seed, theirs.by_seed)
     # A baseline has no seeds, so only our own count.
-    with_seeds = [ours, theirs] if against.startswith(RANDOM) else [ours]
+    with_seeds = [ours, theirs] if theirs.name.startswith(RANDOM) else [ours]
     return Comparison(
-        system=system,
-        against=against,
+        system=ours.name,
+        against=theirs.name,
         metric=metric,
         split=split,
         difference=found.mean,
         standard_error=found.standard_error,
         paired=found.paired,
-        seeds=min(map(len, with_seeds)),
+        seeds=min(len(one.by_seed) for one in with_seeds),
         interval=found.interval,
         p_value=found.p_value,
     )

@@ -141,6 +141,13 @@ class CountModel:
     unigram_entropy: float
 
 
+class HeldOutResults(NamedTuple):
+    """What an encoder predicts on held-out text; empty without a corpus."""
+
+    scores: tuple[LanguageModelScore, ...] = ()
+    sentences: tuple[MaskedSentence, ...] = ()
+
+
 def evaluate_language_model(
     table: StageTable,
     stage: EvaluateStage,
@@ -148,7 +155,7 @@ def evaluate_language_model(
     progress: Progress,
     *,
     world: World,
-) -> tuple[tuple[LanguageModelScore, ...], tuple[MaskedSentence, ...]]:
+) -> HeldOutResults:
     """Scores on held-out text, and predictions for masked sentences; the first rank has both.
 
     The other ranks compute their share of the encoders' losses, and return nothing. Sentences are
@@ -181,7 +188,7 @@ def evaluate_language_model(
     )
     qualities = [encoders.qualities(part, world) for part in parts]
     if not world.is_first:
-        return (), ()
+        return HeldOutResults()
     progress.advance(1, "held-out loss")
     tokens = open_artifact(table.input_path("tokens"))
     frequencies = training_frequencies(tokens)
@@ -204,7 +211,7 @@ def evaluate_language_model(
     progress.advance(1, "n-gram baseline")
     sentences = fill_sentences(sentences, encoders, ngram, tokenizer, count=config.guesses)
     progress.advance(1, "masked sentences")
-    return scores, sentences
+    return HeldOutResults(scores, sentences)
 
 
 def _suited_examples(directory: str, tokenizer: SubwordTokenizer) -> Artifact:

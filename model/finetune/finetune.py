@@ -83,6 +83,7 @@ from cloze.model.hugging_face.model_files import (
     BILSTM,
     MODELS,
     EncoderFiles,
+    TrainedModel,
     read_encoder_files,
     save_model,
 )
@@ -568,14 +569,10 @@ def task_files(
                     temperatures = trial.calibration.temperatures
                     kept = problem.at_temperatures(kept, temperatures)
                     weights = folded(weights, temperatures)
-                model = save_model(
-                    runner.output,
-                    problem,
-                    kept,
-                    weights,
-                    runner.encoders[0],
-                    pooling=trial_pooling(trial, runner.encoders[0]),
-                )
+                initial = runner.encoders[0]
+                pooling = trial_pooling(trial, initial)
+                trained = TrainedModel(problem, kept, weights, pooling)
+                model = save_model(runner.output, trained, initial)
                 if trial.nonconformity:
                     model.append(save_confidence(runner, problem, weights, trial))
             entries += model

@@ -298,25 +298,32 @@ class SavedTask(Config):
         return "qa_outputs." if (family, self.task.kind) == ("bert", "span") else "classifier."
 
 
-def save_model(
-    output: str,
-    problem: Problem,
-    task: TaskConfig,
-    weights: Mapping[str, Tensor],
-    initial: EncoderFiles,
-    *,
-    pooling: Literal["pooler", "mean", "cls"] = "pooler",
-) -> list[FileEntry]:
-    """Write `models/TASK/…` into an unfinished artifact; `task`: as returned by `calibrated`."""
-    family = initial.config.family
+@dataclass(frozen=True)
+class TrainedModel:
+    """A fine-tuned encoder with its head, as it is to be saved."""
+
+    problem: Problem
+    """What it solves."""
+    task: TaskConfig
+    """Its configuration, as returned by `calibrated`."""
+    weights: Mapping[str, Tensor]
+    """Of encoder and head, by our names."""
+    pooling: Literal["pooler", "mean", "cls"] = "pooler"
+    """What its head reads of a text."""
+
+
+def save_model(output: str, model: TrainedModel, initial: EncoderFiles) -> list[FileEntry]:
+    """Write `models/TASK/…` into an unfinished artifact; `initial`: what it was trained from."""
+    family, problem = initial.config.family, model.problem
     saved = SavedTask(
-        task=task,
+        task=model.task,
         outputs=problem.outputs,
         head_dropout=problem.head_dropout,
         licence=initial.licence,
-        pooling=pooling,
+        pooling=model.pooling,
     )
     # The head's names differ by task; the encoder's are those of pre-training.
+    weights = model.weights
     inner = {name: value for name, value in weights.items() if name.startswith(ENCODER_PREFIX)}
     outer = {name: value for name, value in weights.items() if name not in inner}
     tensors = {**to_hugging_face(inner, family), **_renamed(outer, HEAD, saved.head(family))}
@@ -343,24 +350,29 @@ def save_model(
         "tokenizer.json": initial.tokenizer.tokenizer_json().encode(),
     }
     if problem.reads == "vectors":
-        given, own = initial.modules, task.retrieval
-        prompts = {QUERY: own.query_prompt or "", DOCUMENT: own.passage_prompt or ""}
-        modules = SentenceModules(
-            (initial.pooling,),
-            (NORMALIZE,),
-            task.max_seq_length,
-            prompts={
-                **(given.prompts if given else {}),
-                **(prompts if any(prompts.values()) else {}),
-            },
-            default_prompt=given.default_prompt if given else "",
-        )
+        modules = _modules_of(model.task, initial)
         files |= modules.files(width=initial.config.hidden_size)
     folder = f"{MODELS}{problem.config.name}"
     return [
         put_json(output, config, name=f"{folder}/config.json"),
         *(put_bytes(output, content, name=f"{folder}/{name}") for name, content in files.items()),
     ]
+
+
+def _modules_of(task: TaskConfig, initial: EncoderFiles) -> SentenceModules:
+    """The modules of an encoder trained to compare texts; the task's prompts replace its own."""
+    given, own = initial.modules, task.retrieval
+    prompts = {QUERY: own.query_prompt or "", DOCUMENT: own.passage_prompt or ""}
+    return SentenceModules(
+        (initial.pooling,),
+        (NORMALIZE,),
+        task.max_seq_length,
+        prompts={
+            **(given.prompts if given else {}),
+            **(prompts if any(prompts.values()) else {}),
+        },
+        default_prompt=given.default_prompt if given else "",
+    )
 
 
 def saved_source(artifact: Source, task: str) -> Source:

@@ -15,6 +15,7 @@ follow SpanBERT (Joshi et al. 2020, section 3.1): geometric lengths in words wit
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,18 +159,25 @@ def mask_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -> Masks
     return mask[rule.config.unit](block, streams_N, rule=rule)
 
 
+class _Draws(NamedTuple):
+    """32 random bits each for M chosen tokens."""
+
+    fates_M: UInt64s
+    """For what replaces a token."""
+    words_M: UInt64s | None = None
+    """For a random word-piece; None if those of its fate also choose it."""
+
+
 def _masked(
     block: Block,
     rule: MaskingRule,
     counts_N: Int64s,
     text_positions_M: Int64s,
-    fates_M: UInt64s,
-    words_M: UInt64s | None = None,
+    draws: _Draws,
 ) -> Masks:
     """Replace the chosen tokens in place.
 
     text_positions_M: positions among the text tokens of an example, not counting [CLS] and [SEP].
-    fates_M, words_M: 32 random bits each, for what replaces a token, and for a random word-piece.
     """
     example_M = np.repeat(np.arange(len(counts_N)), counts_N)
     # A position in the text becomes one in the example: behind [CLS], and for B behind A's [SEP].
@@ -177,8 +185,8 @@ def _masked(
     positions_M = text_positions_M + 1 + behind_a_M
     places_M = block.offsets_N1[example_M] + positions_M
     original_M = block.input_ids[places_M]
-    drawn_M = None if words_M is None else below(words_M, rule.vocabulary_size)
-    new_M, masked_M, random_M = rule.replacement(original_M, fates_M, drawn_M, bits=32)
+    drawn_M = None if draws.words_M is None else below(draws.words_M, rule.vocabulary_size)
+    new_M, masked_M, random_M = rule.replacement(original_M, draws.fates_M, drawn_M, bits=32)
     block.input_ids[places_M] = new_M
     return Masks(
         counts_N=counts_N,
@@ -196,7 +204,7 @@ def mask_single_tokens(block: Block, streams_N: UInt64s, *, rule: MaskingRule) -
     bits_NK = draw(streams_N[:, None], np.arange(counts_N.max(initial=0)))
     used_NK = np.arange(bits_NK.shape[1]) < counts_N[:, None]
     positions_M = sample_without_replacement(high_half(bits_NK), block.text_lengths_N, counts_N)
-    return _masked(block, rule, counts_N, positions_M, low_half(bits_NK[used_NK]))
+    return _masked(block, rule, counts_N, positions_M, _Draws(low_half(bits_NK[used_NK])))
 
 
 def sample_without_replacement(
@@ -345,4 +353,4 @@ def _mask_places(
     text_offsets_N1 = offsets_of(block.text_lengths_N)
     counts_N = np.diff(np.searchsorted(chosen, text_offsets_N1))
     positions_M = chosen - np.repeat(text_offsets_N1[:-1], counts_N)
-    return _masked(block, rule, counts_N, positions_M, fates_M, words_M)
+    return _masked(block, rule, counts_N, positions_M, _Draws(fates_M, words_M))

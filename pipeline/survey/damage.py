@@ -31,6 +31,7 @@ CODECS = {
 Windows."""
 
 State = Literal["raw", "whole"]
+Candidates = Callable[[Bytes], Offsets]
 
 
 class Kind(NamedTuple):
@@ -42,7 +43,7 @@ class Kind(NamedTuple):
     state: State
     """Whether it is looked for as read, or after cleaning."""
     pattern: re.Pattern[bytes]
-    candidates: Callable[[Bytes], Offsets]
+    candidates: Candidates
     """Where in a text it may begin: a search for the pattern alone would take ten times as long."""
     line: str = ""
     """The line of configuration that removes it, of the source; empty if there is none."""
@@ -91,13 +92,11 @@ _OWN_LEADS = {"mac_roman": "\N{SQUARE ROOT}", "cp850": "\N{BOX DRAWINGS LIGHT VE
 """What the first byte of accented Latin letters is there: in words it means nothing else."""
 
 
-def _kind(
-    name: str, cause: str, state: State, pattern: bytes, *, first: bytes, line: str = ""
-) -> Kind:
+def _starting_with(first: bytes, pattern: bytes) -> tuple[re.Pattern[bytes], Candidates]:
+    """A pattern whose matches start with one of these bytes, and where these are."""
     wanted = np.zeros(256, dtype=np.bool_)
     wanted[[*first]] = True
-    compiled = re.compile(pattern, re.IGNORECASE)
-    return Kind(name, cause, state, compiled, lambda text: np.flatnonzero(wanted[text]), line)
+    return re.compile(pattern, re.IGNORECASE), lambda text: np.flatnonzero(wanted[text])
 
 
 @cache
@@ -133,114 +132,112 @@ _LOST = (
         re.compile(rb"[\x80-\xff]"),
         _not_utf8,
     ),
-    _kind(
+    Kind(
         "replacement characters",
         "before the text came here, a program replaced what it could not read by U+FFFD; what "
         "stood there is lost",
         "raw",
-        b"\xef\xbf\xbd",
-        first=b"\xef",
+        *_starting_with(b"\xef", b"\xef\xbf\xbd"),
     ),
-    _kind(
+    Kind(
         "controls U+0080 to U+009F",
         "Windows-1252 that was declared as Latin-1: curly quotes and dashes, which cleaning "
         "removes with the controls",
         "raw",
-        b"\xc2[\x80-\x84\x86-\x9f]",
-        first=b"\xc2",
+        *_starting_with(b"\xc2", b"\xc2[\x80-\x84\x86-\x9f]"),
     ),
-    _kind(
+    Kind(
         "other control characters",
         "a binary format or a terminal left them in; cleaning removes them",
         "raw",
-        b"[%s]" % re.escape(CONTROLS),
-        first=CONTROLS,
+        *_starting_with(CONTROLS, b"[%s]" % re.escape(CONTROLS)),
     ),
-    _kind(
+    Kind(
         "invisible characters",
         "soft hyphens, zero-width spaces and marks of direction; cleaning removes them",
         "raw",
-        b"\xc2\xad|\xe2\x80[\x8b-\x8f\xaa-\xae]|\xe2\x81[\xa0-\xaf]|(?<=.)\xef\xbb\xbf",
-        first=b"\xc2\xe2\xef",
+        *_starting_with(
+            b"\xc2\xe2\xef",
+            b"\xc2\xad|\xe2\x80[\x8b-\x8f\xaa-\xae]|\xe2\x81[\xa0-\xaf]|(?<=.)\xef\xbb\xbf",
+        ),
     ),
-    _kind(
+    Kind(
         "private characters",
         "U+E000 to U+F8FF mean something in one font only: symbols, or a PDF's own encoding",
         "whole",
-        b"\xee[\x80-\xbf][\x80-\xbf]|\xef[\x80-\xa3][\x80-\xbf]",
-        first=b"\xee\xef",
+        *_starting_with(b"\xee\xef", b"\xee[\x80-\xbf][\x80-\xbf]|\xef[\x80-\xa3][\x80-\xbf]"),
     ),
-    _kind(
+    Kind(
         "letters apart from their accents",
         "decomposed Unicode (NFD), as file systems of Macs and some PDFs have it",
         "whole",
-        b"(?<=[a-z])(?:\xcc[\x80-\xbf]|\xcd[\x80-\xaf])",
-        first=b"\xcc\xcd",
+        *_starting_with(b"\xcc\xcd", b"(?<=[a-z])(?:\xcc[\x80-\xbf]|\xcd[\x80-\xaf])"),
     ),
 )
 """What was lost or changed between encodings."""
 
 _EXTRACTED = (
-    _kind(
+    Kind(
         "ligatures",
         "extracted from a PDF, where fi is one character; a vocabulary has no such words",
         "whole",
-        b"\xef\xac[\x80-\x86]",
-        first=b"\xef",
+        *_starting_with(b"\xef", b"\xef\xac[\x80-\x86]"),
     ),
-    _kind(
+    Kind(
         "words divided at line ends",
         "typeset text, scanned or extracted with its hyphens; cleaning joins the lines, but "
         "cannot know whether the hyphen belongs to the word",
         "raw",
-        rb"(?<=[a-z])-\r?\n[a-z]+",
-        first=b"-",
+        *_starting_with(b"-", rb"(?<=[a-z])-\r?\n[a-z]+"),
     ),
-    _kind(
+    Kind(
         ENTITIES,
         "left after cleaning: the text is HTML, or was escaped more often than decoded",
         "whole",
-        rb"&(?:#\d{2,7}|#x[0-9a-f]{2,6}|amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:acute|grave|uml|"
-        rb"circ|tilde|dash|quo|lig)|hellip);",
-        first=b"&",
+        *_starting_with(
+            b"&",
+            rb"&(?:#\d{2,7}|#x[0-9a-f]{2,6}|amp|lt|gt|quot|apos|nbsp|[a-z]{1,6}(?:acute|grave|uml|"
+            rb"circ|tilde|dash|quo|lig)|hellip);",
+        ),
         line="html = true",
     ),
-    _kind(
+    Kind(
         "HTML pages",
         "tags of paragraphs, tables or scripts are left after cleaning: the text is HTML",
         "whole",
-        rb"%s[^<>\n]{0,300}>?" % BLOCK_TAG.pattern,
-        first=b"<",
+        *_starting_with(b"<", rb"%s[^<>\n]{0,300}>?" % BLOCK_TAG.pattern),
         line="html = true",
     ),
-    _kind(
+    Kind(
         "stray tags",
         "left by whatever extracted the text from HTML or a wiki; in plain text tags stay",
         "whole",
-        rb"</?(?:p|br|div|span|a|b|i|u|em|strong|td|tr|th|table|ul|ol|li|ref|sup|sub|font|img|"
-        rb"script|style|center|small|blockquote|h[1-6])(?:\s[^<>\n]{0,300})?/?>",
-        first=b"<",
+        *_starting_with(
+            b"<",
+            rb"</?(?:p|br|div|span|a|b|i|u|em|strong|td|tr|th|table|ul|ol|li|ref|sup|sub|font|img|"
+            rb"script|style|center|small|blockquote|h[1-6])(?:\s[^<>\n]{0,300})?/?>",
+        ),
     ),
-    _kind(
+    Kind(
         "wiki markup",
         "left by whatever extracted the text from a wiki",
         "whole",
-        rb"\[\[[^\[\]\n]{0,200}\]\]|\{\{[^{}\n]{0,200}\}\}|'''|__(?:notoc|toc|noeditsection)__",
-        first=b"[{'_",
+        *_starting_with(
+            b"[{'_",
+            rb"\[\[[^\[\]\n]{0,200}\]\]|\{\{[^{}\n]{0,200}\}\}|'''|__(?:notoc|toc|noeditsection)__",
+        ),
     ),
-    _kind(
+    Kind(
         "formulas left out",
         "an extractor put a name and a number where a formula stood",
         "whole",
-        rb"(?<!\w)formula_\d+",
-        first=b"f",
+        *_starting_with(b"f", rb"(?<!\w)formula_\d+"),
     ),
-    _kind(
+    Kind(
         "emptied brackets",
         "an extractor removed what stood in them: pronunciations, foreign names, references",
         "whole",
-        rb"\(\s*[,;:]*\s*\)|\([,;:] |\[\s*\]",
-        first=b"([",
+        *_starting_with(b"([", rb"\(\s*[,;:]*\s*\)|\([,;:] |\[\s*\]"),
     ),
 )
 """What programs that extract text have left, or left out."""

@@ -6,10 +6,11 @@ Out: for each kind of damage (damage.py) how many documents have it, of which so
 
 from collections import Counter
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from cloze.artifacts.arrays import Int64s, UInt64s
+from cloze.artifacts.arrays import Int64s, Offsets, UInt64s
 from cloze.pipeline.readers.documents import DocumentBlock
 from cloze.pipeline.survey.counting import Smallest
 from cloze.pipeline.survey.damage import Kind, kinds, mended, places
@@ -52,12 +53,12 @@ class DamageSurvey:
             first = np.flatnonzero(np.diff(documents_M, prepend=-1))
             found.times += len(places_M2)
             found.by_source[source] += len(first)
-            text = block.text.tobytes()
+            text = TextOfDocuments(block.text.tobytes(), block.ends)
             if "read as" in kind.name:
                 spans = places_M2[:LAYERS_LOOKED_AT].tolist()
-                found.layers.update(mended(text[a:b].decode())[1] for a, b in spans)
+                found.layers.update(mended(text.content[a:b].decode())[1] for a, b in spans)
             # Of each document the first place.
-            shown = partial(_passage, kind, block, text, places_M2[first], source=source)
+            shown = partial(_passage, kind, text, places_M2[first], source=source)
             found.passages.offer(np.zeros(len(first)), keys_D[documents_M[first]], shown)
 
     def found(self) -> tuple[Damage, ...]:
@@ -77,21 +78,28 @@ class DamageSurvey:
         )
 
 
+class TextOfDocuments(NamedTuple):
+    """Documents one behind the other."""
+
+    content: bytes
+    ends_D: Offsets
+
+
 def _passage(
-    kind: Kind, block: DocumentBlock, text: bytes, places_M2: Int64s, at: int, *, source: int
+    kind: Kind, text: TextOfDocuments, places_M2: Int64s, at: int, *, source: int
 ) -> Passage:
     first, last = places_M2[at].tolist()
-    document = int(np.searchsorted(block.ends, first, side="right"))
-    start = max(first - CONTEXT, int(block.ends[document - 1]) if document else 0)
-    stop = min(last + CONTEXT, int(block.ends[document]))
+    document = int(np.searchsorted(text.ends_D, first, side="right"))
+    start = max(first - CONTEXT, int(text.ends_D[document - 1]) if document else 0)
+    stop = min(last + CONTEXT, int(text.ends_D[document]))
     # Bytes that are no text are shown by number; a character that is cut is left out.
     errors = "backslashreplace" if last - first <= LONGEST else "ignore"
-    found = text[first : min(last, first + LONGEST)].decode("utf-8", errors)
+    found = text.content[first : min(last, first + LONGEST)].decode("utf-8", errors)
     better, layers = mended(found) if "read as" in kind.name else ("", 0)
     return Passage(
-        before=text[start:first].decode("utf-8", "ignore"),
+        before=text.content[start:first].decode("utf-8", "ignore"),
         found=found,
-        after=text[last:stop].decode("utf-8", "ignore"),
+        after=text.content[last:stop].decode("utf-8", "ignore"),
         meant=better if layers else "",
         source=source,
     )

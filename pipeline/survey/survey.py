@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -122,8 +123,7 @@ def survey(
             artifact,
             stage,
             Copies(artifact, drop_list, scratch=scratch),
-            share=min(1.0, SAMPLE_BYTES / max(total, 1)),
-            searched=min(1.0, SEARCHED_BYTES / max(total, 1)),
+            _Shares(*(min(1.0, size / max(total, 1)) for size in (SAMPLE_BYTES, SEARCHED_BYTES))),
             paths=[[file.path for file in of_source] for of_source in files],
         )
         for shard in shards:
@@ -131,6 +131,15 @@ def survey(
                 made.add(states)
             progress.advance(shard.megabytes)
         return made.result(run)
+
+
+class _Shares(NamedTuple):
+    """Which share of a corpus is looked at more closely."""
+
+    sampled: float
+    """For rules, languages, damage, phrases and lines."""
+    searched: float
+    """For copies."""
 
 
 class _Surveyor:
@@ -141,14 +150,13 @@ class _Surveyor:
         artifact: Artifact,
         stage: TokensStage,
         copies: Copies,
+        shares: _Shares,
         *,
-        share: float,
-        searched: float,
         paths: Sequence[Sequence[str]],
     ) -> None:
         self._artifact, self._stage, self._copies = artifact, stage, copies
-        self._share, self._paths = share, paths
-        self._limit, self._search_limit = _limit(share), _limit(searched)
+        self._share, self._paths = shares.sampled, paths
+        self._limit, self._search_limit = map(_limit, shares)
         self._kept = KeptDigests.of(artifact, stage.corpus, with_tokens=True)
         self._sources = {number: _Text() for number in range(len(stage.corpus.sources))}
         self._languages: dict[str, _Text] | None = {}

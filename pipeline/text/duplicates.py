@@ -125,7 +125,7 @@ def shingles(text: Bytes, ends_D: Offsets, *, words: int) -> Shingles:
     In scripts without spaces between words, a shingle has more characters: see scripts.py.
     """
     lower = lower_bytes(text)
-    windows = _windows(lower, *find_words(lower), ends_D, words=words)
+    windows = _windows(lower, find_words(lower), ends_D, words=words)
     return Shingles(windows.hashes_P, windows.documents_P)
 
 
@@ -147,7 +147,7 @@ def token_windows(text: Bytes, ends_D: Offsets, *, tokens: int) -> "Windows":
     starts_W = np.concatenate((starts_W, marks))[order]
     stops_W = np.concatenate((stops_W, stops))[order]
     units_W = np.concatenate((units_W, np.full(len(marks), UNITS_PER_WORD)))[order]
-    return _windows(text, starts_W, stops_W, units_W, ends_D, words=tokens)
+    return _windows(text, FoundWords(starts_W, stops_W, units_W), ends_D, words=tokens)
 
 
 class Windows(NamedTuple):
@@ -164,16 +164,18 @@ class Windows(NamedTuple):
     stops_P: Offsets
 
 
-def _windows(
-    text: Bytes,
-    starts_W: Offsets,
-    stops_W: Offsets,
-    units_W: Int64s,
-    ends_D: Offsets,
-    *,
-    words: int,
-) -> Windows:
-    """Every window that has as many of the W words, which count `units_W` sixths of a word each."""
+class FoundWords(NamedTuple):
+    """The W words of a text, in order."""
+
+    starts_W: Offsets
+    stops_W: Offsets
+    units_W: Int64s
+    """How many sixths of a word each counts."""
+
+
+def _windows(text: Bytes, found: FoundWords, ends_D: Offsets, *, words: int) -> Windows:
+    """Every window of so many `words` within a document."""
+    starts_W, stops_W, units_W = found
     # few documents looked up among many words, rather than each word among the documents
     words_D = np.diff(np.searchsorted(starts_W, ends_D), prepend=0)
     documents_W = np.repeat(np.arange(len(ends_D)), words_D)
@@ -212,8 +214,8 @@ def range_hashes(text: Bytes, starts_N: Offsets, stops_N: Offsets) -> UInt64s:
     return scramble((sums[stops_N] - sums[starts_N]) * inverse[starts_N])
 
 
-def find_words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
-    """Where the words of `lower` begin and end, and how many sixths of a word each counts.
+def find_words(lower: Bytes) -> FoundWords:
+    """The words of `lower`.
 
     Letters, digits and most other non-ASCII characters make words.
     """
@@ -223,7 +225,7 @@ def find_words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
     if not len(leads):
         edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
         starts_W, stops_W = edges[0::2], edges[1::2]
-        return starts_W, stops_W, np.full(len(starts_W), UNITS_PER_WORD)
+        return FoundWords(starts_W, stops_W, np.full(len(starts_W), UNITS_PER_WORD))
     code, width = decode(padded, leads)
     # not curly quotes, dashes, ellipses and special spaces, nor CJK punctuation and full-width
     mark = in_ranges(code, _MARKS)
@@ -236,7 +238,7 @@ def find_words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
     begins = np.flatnonzero(edge[:-1] & inside)
     if not len(alone):
         stops_W = np.flatnonzero(edge)[1::2]
-        return begins, stops_W, np.full(len(begins), UNITS_PER_WORD)
+        return FoundWords(begins, stops_W, np.full(len(begins), UNITS_PER_WORD))
     # Characters that count as words by themselves begin one, and so does what follows them, unless
     # it is a mark that belongs to them.
     places, ends = leads[alone], leads[alone] + width[alone]
@@ -255,7 +257,7 @@ def find_words(lower: Bytes) -> tuple[Offsets, Offsets, Int64s]:
     stops_W = np.minimum(next_W, stops_of_runs[np.cumsum(begins_run[starts_W]) - 1])
     units_W = np.full(len(starts_W), UNITS_PER_WORD)
     units_W[np.searchsorted(starts_W, places)] = units_N[alone]
-    return starts_W, stops_W, units_W
+    return FoundWords(starts_W, stops_W, units_W)
 
 
 @lru_cache(maxsize=2)

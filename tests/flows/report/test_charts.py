@@ -10,6 +10,7 @@ from cloze.artifacts.results import SeedScores
 from cloze.flows.report.charts import (
     COLOURS,
     Bar,
+    BarChart,
     ChartLine,
     LineChart,
     SystemRow,
@@ -46,9 +47,11 @@ def chart(**parts: object) -> LineChart:
 
 DRAWN = {
     "bars": bars(
-        [Bar("a", 1.0, "1"), Bar("b", 2.0, "2", colour="ours")], width=300, labels=60, label="x"
+        BarChart([Bar("a", 1.0, "1"), Bar("b", 2.0, "2", colour="ours")], labels=60),
+        width=300,
+        label="x",
     ),
-    "zeros": bars([Bar("a", 0.0, "–")], width=300, labels=60, label="x"),
+    "zeros": bars(BarChart([Bar("a", 0.0, "–")], labels=60), width=300, label="x"),
     "lines": line_chart(
         chart(
             references=[(6.06, "word frequencies 6.06")],
@@ -123,7 +126,7 @@ def test_every_system_has_its_scores_and_the_paper_its_own() -> None:
 
 
 def test_text_of_the_run_is_escaped() -> None:
-    drawn = bars([Bar("<b>&$x$", 1.0, "1")], width=300, labels=60, label='"<')
+    drawn = bars(BarChart([Bar("<b>&$x$", 1.0, "1")], labels=60), width=300, label='"<')
     assert "<b>&$x$" in words(drawn)
     assert parsed(drawn).get("aria-label") == '"<'
 
@@ -136,5 +139,6 @@ def test_labels_are_kept_apart_in_their_order() -> None:
 
 def test_the_readers_fonts_draw_what_ours_lack() -> None:
     names = ["的", "है", "אל", "ไทย", "한국"]
-    picture = bars([Bar(name, 1.0, "1") for name in names], width=300, labels=60, label="x")
+    chart = BarChart([Bar(name, 1.0, "1") for name in names], labels=60)
+    picture = bars(chart, width=300, label="x")
     assert {*names} <= {*words(picture)}

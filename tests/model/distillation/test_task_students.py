@@ -16,7 +16,7 @@ from cloze.model.distillation.distill import make_student
 from cloze.model.distillation.lessons import make_lessons
 from cloze.model.distillation.tasks import read_rows, read_teacher
 from cloze.model.encoder.models import Encoder, TaskModel
-from cloze.model.hugging_face.model_files import EncoderFiles, save_model
+from cloze.model.hugging_face.model_files import EncoderFiles, TrainedModel, save_model
 from cloze.model.inference.export import export_task
 from cloze.model.inference.predict import load_predictor
 from cloze.model.tasks.problems import load_problem, load_tables
@@ -50,7 +50,8 @@ def write_teacher(folder: Path, kind: str) -> Artifact:
             parameter.data *= 8
     files = EncoderFiles(config=DEEP, tokenizer=TOKENIZER, parameters={}, card="")
     output = folder / "teacher"
-    entries = save_model(str(output), problem, problem.calibrated(None), model.state_dict(), files)
+    trained = TrainedModel(problem, problem.calibrated(None), model.state_dict())
+    entries = save_model(str(output), trained, files)
     return commit(stage_table("finetune", output), entries)
 
 

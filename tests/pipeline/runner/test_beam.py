@@ -8,7 +8,7 @@ import pytest
 
 from cloze.artifacts.progress import Progress
 from cloze.pipeline.config.settings import ExamplesConfig, ExamplesStage, PipelineMachine
-from cloze.pipeline.examples import buckets_of, recipe_of, write_examples
+from cloze.pipeline.examples import ExamplesPlaces, buckets_of, recipe_of, write_examples
 from cloze.pipeline.runner.beam import add_job
 from cloze.pipeline.runner.execution import Runner
 from cloze.pipeline.runner.graph import JobFailed, WorkQueue, for_each
@@ -28,9 +28,8 @@ def build_of(tokens, tokenizer, output):
     stage = ExamplesStage(seed=1, examples=ExamplesConfig(max_seq_lengths=(64,), copies=2))
     buckets = list(buckets_of(tokens, stage.examples))
     recipe = recipe_of(stage, tokenizer)
-    write = partial(
-        write_examples, recipe=recipe, tokens=tokens.directory, output=str(output), scratch=""
-    )
+    places = ExamplesPlaces(tokens.directory, str(output))
+    write = partial(write_examples, recipe=recipe, places=places)
     return for_each(buckets, write, label="WriteExamples")
 
 
