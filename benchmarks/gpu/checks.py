@@ -25,7 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.measuring import Arguments, output_of
-from benchmarks.training.product_steps import trainer, training_steps
+from benchmarks.training.product_steps import Way, trainer, training_steps
 from benchmarks.training.workload import Workload
 from cloze.model.config import TrainingMachine
 from cloze.model.training.start import training_environment
@@ -84,7 +84,7 @@ def shapes(device: str) -> Finding:
     for name, work in workloads(device).items():
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
-        trained = trainer(work, device=device, compiled=True)
+        trained = trainer(work, device=device, way=Way(compiled=True))
         with closing(training_steps(trained, work, token_budget=16384)) as steps:
             for _ in range(20 if device == "cuda" else 2):
                 next(steps)
@@ -100,7 +100,7 @@ def shapes(device: str) -> Finding:
 def kernels(device: str) -> Finding:
     """Five steps under torch's profiler."""
     work = workloads(device)["bert"]
-    trained = trainer(work, device=device, compiled=True)
+    trained = trainer(work, device=device, way=Way(compiled=True))
     on_gpu = device == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with closing(training_steps(trained, work, token_budget=16384)) as steps:
@@ -135,9 +135,8 @@ def losses(device: str, side: str, *, steps: int) -> list[float]:
     size, optimizer = PARITY_SIDES[side]
     work = Workload(size, 128, 16 if size == "tiny" else 8)
     dry = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    trained = trainer(
-        work, device=device, precision="fp32", optimizer=optimizer, steps=steps, encoder=dry
-    )
+    way = Way("fp32", optimizer)
+    trained = trainer(work, device=device, way=way, steps=steps, encoder=dry)
     with closing(training_steps(trained, work, token_budget=4096)) as training:
         for _ in range(steps):
             next(training)

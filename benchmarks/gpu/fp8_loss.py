@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import Arguments, Figures, machine, read_result, write_result
-from benchmarks.training.product_steps import engine_of
+from benchmarks.training.product_steps import Way, engine_of
 from cloze.artifacts.store import open_artifact
 from cloze.model.config import PretrainStage
 from cloze.model.data.micro_batches import Share, StepBatch, prefetch
@@ -88,7 +88,7 @@ def losses(name: str, arguments: argparse.Namespace) -> list[float]:
         stage,
         tokenizer.size,
         world=join_world(threads=torch.get_num_threads(), timeout=600.0, device="cpu"),
-        fp8=name != "bf16",
+        way=Way("bf16" if name == "bf16" else "fp8"),
     )
     source = training_source(examples, tokenizer, stage, share=Share(0, 1, arguments.token_budget))
     found: list[float] = []

@@ -40,7 +40,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import PRECISION, ROOT, Arguments, Figures, markdown, write_result
-from benchmarks.training.product_steps import trainer, training_steps
+from benchmarks.training.product_steps import Way, trainer, training_steps
 from benchmarks.training.transformers_steps import (
     Inputs,
     hugging_face_model,
@@ -72,11 +72,11 @@ DATA_SHEET = {
 """Dense TFLOP/s of bf16 and FP8 products in NVIDIA's data sheets, by part of the device's name."""
 
 OURS = {
-    "ours": {"compiled": True},
-    "ours_fp8": {"compiled": True, "precision": "fp8"},
-    "ours_muon": {"compiled": True, "optimizer": "muon"},
-    "ours_graphs": {"compiled": True, "graphs": True},
-    "ours_eager": {},
+    "ours": Way(PRECISION, compiled=True),
+    "ours_fp8": Way("fp8", compiled=True),
+    "ours_muon": Way(PRECISION, "muon", compiled=True),
+    "ours_graphs": Way(PRECISION, compiled=True, graphs=True),
+    "ours_eager": Way(PRECISION),
 }
 GAIN = 1.02
 """The search continues while a larger micro-batch is faster by at least this factor."""
@@ -174,10 +174,10 @@ Steps = Callable[[int], Generator[object]]
 
 def our_steps(side: str, work: Workload, device: str) -> Steps:
     """The product; layers are compiled once for all micro-batch sizes."""
-    options = {"precision": PRECISION, **OURS[side]}
-    if options["precision"] == "fp8" and device == "cuda":
+    way = OURS[side]
+    if way.precision == "fp8" and device == "cuda":
         require_fp8(torch.device(device))
-    trained = trainer(work, device=device, **options)  # type: ignore[arg-type]  # as named
+    trained = trainer(work, device=device, way=way)
     return lambda budget: training_steps(trained, work, token_budget=budget)
 
 

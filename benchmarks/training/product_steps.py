@@ -8,6 +8,7 @@ Out: `engine_of`, the product's engine around a new model; `trainer`, its `Train
 import time
 from collections.abc import Generator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -33,30 +34,37 @@ STEPS = 1_000_000
 """Length of the schedule, which no benchmark completes."""
 
 
-def engine_of(
-    stage: PretrainStage,
-    vocabulary_size: int,
-    *,
-    world: World,
-    fp8: bool = False,
-    compiled: bool = False,
-    graphs: bool = False,
-) -> Replicated:
-    """The product's engine around a model drawn from the seed.
+@dataclass(frozen=True)
+class Way:
+    """How the product computes a step, and with which optimizer."""
 
-    `fp8`: with FP8's operations; `compiled`: with compiled layers, if it is on a GPU; `graphs`: for
-    CUDA graphs.
-    """
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    compiled: bool = False
+    """Compiled layers, if it is on a GPU."""
+    graphs: bool = False
+    """Forward and backward passes as CUDA graphs."""
+
+
+USUAL = Way()
+
+
+def engine_of(
+    stage: PretrainStage, vocabulary_size: int, *, world: World, way: Way = USUAL
+) -> Replicated:
+    """The product's engine around a model drawn from the seed; `way` has the stage's precision."""
     torch.manual_seed(stage.seed)
-    model = PretrainingModel(Encoder(stage.encoder, vocabulary_size, fp8=fp8)).to(world.device)
-    if compiled and world.device.type == "cuda":
+    model = PretrainingModel(
+        Encoder(stage.encoder, vocabulary_size, fp8=way.precision == "fp8")
+    ).to(world.device)
+    if way.compiled and world.device.type == "cuda":
         model.encoder.compile_layers()
     recipe = stage.pretrain
     return Replicated(
         computed_in(recipe.precision, model),
         world=world,
         schedule=Schedule(recipe.optimizer, recipe.steps),
-        keeps_gradients=graphs,
+        keeps_gradients=way.graphs,
     )
 
 
@@ -64,39 +72,29 @@ def trainer(
     work: Workload,
     *,
     device: str,
-    precision: str = "bf16",
-    optimizer: str = "adamw",
-    compiled: bool = False,
-    graphs: bool = False,
+    way: Way = USUAL,
     steps: int = STEPS,
     encoder: Mapping[str, float] | None = None,
 ) -> Trainer:
     """The product's trainer of one rank.
 
-    `graphs`: forward and backward passes as CUDA graphs; `encoder`: fields of the architecture that
-    differ. The trainer has no data source of its own: `training_steps` passes it batches.
+    `encoder`: fields of the architecture that differ. The trainer has no data source of its own:
+    `training_steps` passes it batches.
     """
     recipe = {
         "steps": steps,
-        "precision": precision,
+        "precision": way.precision,
         "batch_size": work.sequences,
-        "optimizer": {"name": optimizer, "warmup_steps": steps // 100},
+        "optimizer": {"name": way.optimizer, "warmup_steps": steps // 100},
         "next_sentence_loss": not work.is_modern,
     }
     config = encoder_config(work.size, **(encoder or {}))
     stage = PretrainStage.model_validate(
         {"seed": 1, "encoder": config.model_dump(), "pretrain": recipe}
     )
-    machine = TrainingMachine.model_validate({"device": device, "cuda_graphs": graphs})
+    machine = TrainingMachine.model_validate({"device": device, "cuda_graphs": way.graphs})
     world = join_world(threads=torch.get_num_threads(), timeout=600.0, device=device)
-    engine = engine_of(
-        stage,
-        VOCABULARY,
-        world=world,
-        fp8=precision == "fp8",
-        compiled=compiled,
-        graphs=graphs,
-    )
+    engine = engine_of(stage, VOCABULARY, world=world, way=way)
     return Trainer(
         stage=stage,
         machine=machine,
@@ -104,7 +102,7 @@ def trainer(
         vocabulary_size=VOCABULARY,
         world=world,
         engine=engine,
-        graphs=StepGraphs(engine) if graphs else None,
+        graphs=StepGraphs(engine) if way.graphs else None,
         source=None,  # type: ignore[arg-type]  # only `Trainer.train` reads it
         heldout_sources={},
         checkpoints=Checkpoints(Path("never-written"), 1),

@@ -122,11 +122,11 @@ def adapt(
         raise UsageError(
             f"--words {how.words}: expected 1 to {MOST_WORDS:,}; leave it out to add none"
         )
-    asked = str(questions_file or "")
-    if asked:
-        _refuse_without_sentences(model, target, questions=asked)
-    name = name or run_name(folder)
-    config = _configuration(model, folder, name, how=how, target=target, questions=asked)
+    name, questions = name or run_name(folder), str(questions_file or "")
+    asked = Adaptation(model, folder, name, how, target, questions)
+    if questions:
+        _refuse_without_sentences(asked)
+    config = _configuration(asked)
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
     space, lines, more = target.space(), [answer.text], dict[str, object]()
@@ -137,21 +137,36 @@ def adapt(
         lines.append(words_line(vocabulary))
         more["words"] = vocabulary.manifest.statistics
     if "pairs" in record.stages and "finetune" in record.stages:
-        kept = keep_if_better(record, space, folder=folder, questions=asked)
+        kept = keep_if_better(record, space, folder=folder, questions=questions)
         more["adapted"] = kept.manifest.statistics
         lines += [verdict_line(kept.manifest.statistics), f"`cloze search {name} …` uses it"]
         record = read_record(space, name)
     return Answer({**record.model_dump(mode="json"), **more}, "\n".join(lines), target.json)
 
 
-def _refuse_without_sentences(model: str, target: Target, *, questions: str) -> None:
+@dataclass(frozen=True)
+class Adaptation:
+    """What the command is asked for."""
+
+    model: str
+    folder: str
+    name: str
+    """Of the run."""
+    how: Continued
+    target: Target
+    questions: str
+    """File of the questions that decide; empty if held-out pairs do."""
+
+
+def _refuse_without_sentences(asked: Adaptation) -> None:
     """Refuse questions that cannot be read, or that would decide nothing, before hours of work."""
-    questions_that_decide(questions)
-    start = InitialModel(model, model_directory(model, target.space()), model)
+    questions_that_decide(asked.questions)
+    model = asked.model
+    start = InitialModel(model, model_directory(model, asked.target.space()), model)
     if not start.makes_sentence_vectors:
         raise UsageError(
-            f"--evaluate {questions}: {model} is no sentence encoder, so search does not decide "
-            "what is kept; leave it out, and use `cloze search --evaluate` before and after"
+            f"--evaluate {asked.questions}: {model} is no sentence encoder, so search does not "
+            "decide what is kept; leave it out, and use `cloze search --evaluate` before and after"
         )
 
 
@@ -183,27 +198,24 @@ def words_line(vocabulary: Artifact) -> str:
     )
 
 
-def _configuration(
-    model: str, folder: str, name: str, *, how: Continued, target: Target, questions: str
-) -> Path:
+def _configuration(asked: Adaptation) -> Path:
     """The run's configuration file: the one that this command wrote before, or a new one."""
+    model, folder, how, space = asked.model, asked.folder, asked.how, asked.target.space()
     # The file's first line says which command wrote it, so that repeating this command finds its
     # own, and with it the number of steps that was timed then.
     first_line = comment(shlex.join(["cloze", "adapt", model, folder, *how.options()]))
-    config = Path(f"{name}.toml")
+    config = Path(f"{asked.name}.toml")
     if is_written_by(config, first_line):
         return config
-    directory = model_directory(model, target.space())
-    initial = InitialModel(
-        model, directory, lasting_name(model, target.space()), words=how.words or 0
-    )
+    directory, lasting = model_directory(model, space), lasting_name(model, space)
+    initial = InitialModel(model, directory, lasting, words=how.words or 0)
     if how.words:
         _refuse_fixed_vocabulary(initial)
     for fact in initial.facts():
         say(fact)
     if not how.is_given and not initial.makes_sentence_vectors:
         say("forgetting of general text is not measured; --general TEXT measures it")
-    ours = left_out(folder, target.space(), *filter(None, (str(config), questions)))
+    ours = left_out(folder, space, *filter(None, (str(config), asked.questions)))
     if task := labelled_files(find_files(folder, ours)):
         raise UsageError(
             f"{folder}: {task.description}, expected documents; `cloze init {folder} --from "
@@ -212,7 +224,7 @@ def _configuration(
     found = look(folder, ours)
     for file in found.odd:
         say(f"beside the text: {file}")
-    text = _timed(found, name, initial, target, how)
+    text = _timed(found, initial, asked)
     # Checked before it is written.
     wanted = parse(RunConfig, tomllib.loads(text), source="the new configuration")
     say(prospects(wanted))
@@ -222,19 +234,20 @@ def _configuration(
     return config
 
 
-def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: Continued) -> str:
+def _timed(found: Look, initial: InitialModel, asked: Adaptation) -> str:
     """The configuration of the run, with as many steps as fit into the time.
 
     A processor's speed says little on a busy machine, so a few steps are made and timed.
     """
+    name, how, target = asked.name, asked.how, asked.target
     if how.steps:
-        return continuation(
-            found, name, initial, target, beside=how, length=Length(steps=how.steps)
-        )
+        length = Length(target, steps=how.steps)
+        return continuation(found, name, initial, beside=how, length=length)
     began, trial = time.monotonic(), f"{name}-trial"
     few = TRIAL_BATCHES if initial.makes_sentence_vectors else TRIAL_STEPS
     say(f"timing {plural(few, 'step')}, to find how many fit into {how.minutes:g} minutes")
-    text = continuation(found, trial, initial, target, beside=how, length=Length(steps=few))
+    brief_length = Length(target, steps=few)
+    text = continuation(found, trial, initial, beside=how, length=brief_length)
     table = override(tomllib.loads(text), target.settings_of_run)
     brief = parse(RunConfig, {**table, "name": trial}, source="the trial")
     stage = "pretrain"
@@ -251,9 +264,9 @@ def _timed(found: Look, name: str, initial: InitialModel, target: Target, how: C
     # has taken nearly all of it.
     left = how.minutes - (time.monotonic() - began) / 60
     length = Length(
-        minutes=max(left, how.minutes / 10), timed=Timed(brief, _seconds_of_training(made))
+        target, minutes=max(left, how.minutes / 10), timed=Timed(brief, _seconds_of_training(made))
     )
-    text = continuation(found, name, initial, target, beside=how, length=length)
+    text = continuation(found, name, initial, beside=how, length=length)
     filesystem.remove(space.run_folder(trial))  # no run to show; gc removes what it made
     return text
 

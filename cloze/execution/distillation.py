@@ -109,7 +109,7 @@ def distill(
     if student.passages < 16:
         raise UsageError(f"--passages {student.passages}: expected 16 or more")
     name = name or f"{run_name(texts)}-student"
-    config = _configuration(teacher, texts, name, task=task, student=student, target=target)
+    config = _configuration(Distillation(teacher, texts, name, task, student), target)
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
     made = run_artifact(target.space(), record.name, stage=DISTILLED).manifest
@@ -118,13 +118,25 @@ def distill(
     return Answer(data, f"{answer.text}\n`{export}` writes the student", target.json)
 
 
-def _configuration(
-    teacher: str, texts: str, name: str, *, task: str, student: Student, target: Target
-) -> Path:
+@dataclass(frozen=True)
+class Distillation:
+    """What the command is asked for."""
+
+    teacher: str
+    texts: str
+    name: str
+    """Of the run."""
+    task: str
+    """Empty for an encoder that makes vectors."""
+    student: Student
+
+
+def _configuration(asked: Distillation, target: Target) -> Path:
     """The run's configuration file: the one that this command wrote before, or a new one."""
+    teacher, texts, task, student = asked.teacher, asked.texts, asked.task, asked.student
     named = ["--task", task] if task else []
     words = ["cloze", "distill", teacher, texts, *named, *student.options()]
-    first_line, config = comment(shlex.join(words)), Path(f"{name}.toml")
+    first_line, config = comment(shlex.join(words)), Path(f"{asked.name}.toml")
     if is_written_by(config, first_line):
         return config
     settings: dict[str, object] = {
@@ -150,7 +162,7 @@ def _configuration(
             sources=sources_table(found, "pairs"),
             distill=tomli_w.dumps(settings),
         )
-    text = f"{first_line}\n{tomli_w.dumps({'name': name})}\n{tables}"
+    text = f"{first_line}\n{tomli_w.dumps({'name': asked.name})}\n{tables}"
     parse(RunConfig, tomllib.loads(text), source="the new configuration")
     write_bytes(str(config), text.encode())
     say(f"{config}: written; for further changes edit it and use `cloze run {config}`")

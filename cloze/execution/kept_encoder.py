@@ -23,7 +23,7 @@ from cloze.artifacts.store import Artifact, commit, put_bytes
 from cloze.flows.external_inputs import digest_of_files, digest_of_model
 from cloze.flows.inventory import look_up, remove_damage
 from cloze.flows.workspace import RunRecord, StageRecord, Workspace, run_artifact, write_record
-from cloze.inference.collection import index_folder
+from cloze.inference.collection import SearchedFolder, index_folder
 from cloze.inference.searcher import WORDS
 from cloze.model.inference.export import contents
 from cloze.model.inference.load import model_of, read_sentence_encoder
@@ -162,7 +162,8 @@ def _of_pairs(pairs: Artifact) -> Evidence:
 def _index(initial: str, folder: str, questions: str, space: Workspace) -> Artifact:
     """The folder's passages, as `cloze search` has them."""
     model = model_of(read_sentence_encoder(initial), precision="fp32")
-    return index_folder(model, initial, folder, words=WORDS, space=space, others=(questions,))
+    searched = SearchedFolder(folder, WORDS, others=(questions,))
+    return index_folder(model, initial, searched, space=space)
 
 
 def questions_that_decide(path: str) -> list[Question]:

@@ -12,6 +12,7 @@ the last 30 days.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -62,23 +63,31 @@ LANGUAGES = {
 """Snowball's stemmer for what `language` guesses; for others the user names one."""
 
 
-def index_folder(
-    model: Model,
-    directory: str,
-    folder: str,
-    *,
-    words: int,
-    overlap: int = 0,
-    space: Workspace,
-    others: Sequence[str] = (),
-) -> Artifact:
-    """The passages of `folder` with their vectors: an existing artifact, or a new one.
+@dataclass(frozen=True)
+class SearchedFolder:
+    """A folder to search, and how its documents are cut into passages."""
 
-    `others` are files of ours, such as questions, which are no documents if they are in the folder.
-    """
-    if is_beir(folder):  # its questions are none of its documents
-        folder = filesystem.join(folder, CORPUS)
-    seen = look(folder, left_out(folder, space, *others))
+    path: str
+    """File, folder, glob or URL."""
+    words: int
+    """Most words of a passage."""
+    overlap: int = 0
+    """Words that a passage shares with the one before."""
+    others: Sequence[str] = ()
+    """Files of ours, such as questions, which are no documents if they are in the folder."""
+
+    @property
+    def documents(self) -> str:
+        """Where its documents are: of a collection in BEIR's layout, not its questions."""
+        return filesystem.join(self.path, CORPUS) if is_beir(self.path) else self.path
+
+
+def index_folder(
+    model: Model, directory: str, searched: SearchedFolder, *, space: Workspace
+) -> Artifact:
+    """The passages of a folder with their vectors: an existing artifact, or a new one."""
+    folder, words, overlap = searched.documents, searched.words, searched.overlap
+    seen = look(folder, left_out(folder, space, *searched.others))
     source = source_of(seen)
 
     def documents() -> InputRef:

@@ -23,7 +23,13 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.arguments import checked
 from cloze.flows.workspace import Workspace
-from cloze.inference.collection import AUTOMATIC, graph_of, index_folder, index_words
+from cloze.inference.collection import (
+    AUTOMATIC,
+    SearchedFolder,
+    graph_of,
+    index_folder,
+    index_words,
+)
 from cloze.model.config import TrainingMachine
 from cloze.model.hugging_face.sentence_modules import QUERY
 from cloze.model.inference.load import Model
@@ -184,15 +190,8 @@ class Search:
         directory = vectors_directory(model, space)
         self._model = _loaded(model, directory, machine)
         self.how = how
-        self.index = index_folder(
-            self._model,
-            directory,
-            folder,
-            words=how.words,
-            overlap=how.overlap,
-            space=space,
-            others=others,
-        )
+        searched = SearchedFolder(folder, how.words, how.overlap, others)
+        self.index = index_folder(self._model, directory, searched, space=space)
         self._matrix_NH = open_vectors(self.index.path(VECTORS))
         self._passages = pa.ipc.open_file(pa.memory_map(self.index.path(PASSAGES)))
         self._lexical: LexicalIndex | None = None

@@ -105,7 +105,10 @@ NO_GENERAL_TEXT = GeneralText()
 
 @dataclass(frozen=True)
 class Length:
-    """How long to train."""
+    """How long to train, and on which machine."""
+
+    place: Place
+    """The machine whose time it is."""
 
     minutes: float = MINUTES
     """Time, from which the number of steps is estimated."""
@@ -116,9 +119,6 @@ class Length:
     timed: Timed | None = None
     """A few of these steps, made just now to convert minutes into steps. The clock then keeps the
     time while training, too."""
-
-
-TEN_MINUTES = Length()
 
 
 FINETUNE = """\
@@ -177,7 +177,7 @@ def init(
     else:
         found = look(source, ours)
         if model:
-            text = continuation(found, name, model, place, beside=beside)
+            text = continuation(found, name, model, beside=beside, length=Length(place))
         else:
             text = configuration(found, name)
         made = for_corpus(text, found, source=source, model=model, vocabulary=vocabulary)
@@ -325,10 +325,9 @@ def continuation(
     found: Look,
     name: str,
     model: InitialModel,
-    place: Place,
     *,
-    beside: GeneralText = NO_GENERAL_TEXT,
-    length: Length = TEN_MINUTES,
+    beside: GeneralText,
+    length: Length,
 ) -> str:
     """The configuration that trains `model` further on the corpus."""
     on_pairs = model.makes_sentence_vectors
@@ -355,8 +354,8 @@ def continuation(
     # Twice: the time of a provisional number tells how many fit into the given time.
     units = PROVISIONAL_PAIRS if on_pairs else PROVISIONAL_STEPS
     run = parse(RunConfig, tomllib.loads(trained_on(units)), source="the new configuration")
-    space = place.space()
-    seconds = training_seconds(run, place.machine(), stage, space=space, timed=length.timed) / units
+    space, machine = length.place.space(), length.place.machine()
+    seconds = training_seconds(run, machine, stage, space=space, timed=length.timed) / units
     seconds = max(seconds, FASTEST_STEP / per_step)
     within = int(60 * length.minutes / seconds)
     if not length.timed:
