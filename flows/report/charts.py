@@ -255,7 +255,11 @@ def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Mark
         if chart.mark:
             x, y, name = chart.mark
             axes.plot(x, y, "o", markersize=7, mfc="none", mec=COLOURS["ours"], mew=2)
-            _note(axes, name, (x, y), (8, 10), **SMALL)
+            # Right of the point and above it, where a falling curve leaves room; but below and to
+            # the left where the words would run into the labels at the ends of the lines.
+            end = float(axes.transData.transform((x, y))[0]) + 8 + len(name) * CHARACTER
+            fits = end < width - room
+            _note(axes, name, (x, y), (8, 10) if fits else (-8, -12), **_anchored(fits))
         # Labels stand at the ends of their lines, in pixels, moved apart where they would overlap.
         ends = [(line.places[-1][1], line.label, line.colour) for line in chart.lines if line.label]
         ends += [(level, name, "faint") for level, name in chart.references if name]
@@ -266,6 +270,11 @@ def line_chart(chart: LineChart, *, width: int, height: int, label: str) -> Mark
             style: TextStyle = {**(STRONG if colour == "ours" else SOFT), "va": "center"}
             axes.text(width - room + 7, y, name, transform=None, **style)
     return drawn[0]
+
+
+def _anchored(fits: bool) -> TextStyle:
+    """Small text that begins at its place, or that ends there."""
+    return {**SMALL, "ha": "left" if fits else "right"}
 
 
 def _lines(axes: Axes, chart: LineChart) -> None:

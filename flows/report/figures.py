@@ -24,6 +24,9 @@ ERROR = " ±"
 Figures = dict[str, float]
 
 MOST_LINES = 7
+MOST_ALONE = 2
+"""Tasks that have a line each."""
+
 NAME_WIDTH = 15
 
 
@@ -101,16 +104,18 @@ def terminal_lines(summary: Summary) -> list[str]:
         facts.append(("student", wording.student_kept(made)))
         facts.append(("faster", wording.student_faster(made)))
         facts.append(("size", wording.student_size(made)))
-    # Only so many lines are shown, so not all tasks.
-    for task in summary.tasks[:2]:
+    # Only so many lines are shown: more tasks than two share theirs.
+    facts += wording.many_tasks(summary) if len(summary.tasks) > MOST_ALONE else []
+    for task in summary.tasks if len(summary.tasks) <= MOST_ALONE else ():
         if found := wording.search_found(task):
             facts.append(("search", found))
         split, metric = wording.shown_split(task), wording.metric_name(task.metric)
         ours = [system for system in task.systems if system.role == "pretrained"]
         scores = wording.scores_on(ours[0], split).get(task.metric) if ours else None
         own = f"{metric} {wording.spread_words(scores)} on {split}. " if scores else ""
-        name = wording.task_name(task.name).lower()
-        facts.append((name, f"{own}{wording.verdict_sentence(task)}".rstrip()))
+        facts.append(
+            (wording.task_words(task.name), f"{own}{wording.verdict_sentence(task)}".rstrip())
+        )
     if model and model.next_sentence_accuracy is not None:
         majority = percent(model.next_sentence_majority or 0.0)
         accuracy = percent(model.next_sentence_accuracy)

@@ -67,6 +67,16 @@ METRICS = {
 }
 
 
+OUTCOMES = {
+    "win": "ahead of {against}",
+    "gain": "slightly ahead of {against}",
+    "loss": "behind {against}",
+    "none": "not clearly apart from {against}",
+    "undecided": "too few seeds for a verdict",
+}
+"""Verdicts in a list of tasks."""
+
+
 def split_name(summary: Summary, split: str) -> str:
     """The name of a held-out split in the text: `held-out package rich`."""
     if split == "heldout":
@@ -86,9 +96,43 @@ def system_name(name: str, task: TaskScore | None = None) -> str:
 
 
 def task_name(name: str) -> str:
-    """A task's name as a heading; acronyms keep their capitals."""
-    words = name.replace("_", " ").replace("-", " ")
-    return words if any(letter.isupper() for letter in name) else words.capitalize()
+    """A task's name as a heading; with capitals, as in SST-2, it is an official one and stays."""
+    words = task_words(name)
+    return words if _is_official(name) else words.capitalize()
+
+
+def task_words(name: str) -> str:
+    """A task's name within a sentence."""
+    words = name.replace("_", " ")
+    return words if _is_official(name) else words.replace("-", " ")
+
+
+def _is_official(name: str) -> bool:
+    return any(letter.isupper() for letter in name)
+
+
+def many_tasks(summary: Summary) -> list[tuple[str, str]]:
+    """The scores of all tasks on one line, and their verdicts on another, as (name, fact)."""
+    by_split: dict[str, list[str]] = {}
+    by_outcome: dict[str, list[str]] = {}
+    ahead = []
+    for task in summary.tasks:
+        split, name = shown_split(task), task_words(task.name)
+        for system in (one for one in task.systems if one.role == "pretrained"):
+            if scores := scores_on(system, split).get(task.metric):
+                by_split.setdefault(split, []).append(f"{name} {100 * scores.mean:.1f}")
+                break
+        if comparison := deciding_comparison(task):
+            against = system_name(comparison.against)
+            words = OUTCOMES[comparison.outcome].format(against=against)
+            by_outcome.setdefault(words, []).append(name)
+        if better := better_baseline(task):
+            ahead.append(f"{better} on {name}")
+    scores = "; ".join(f"{', '.join(found)} on {split}" for split, found in by_split.items())
+    verdicts = [f"{words}: {', '.join(names)}" for words, names in by_outcome.items()]
+    verdicts += [f"better without an encoder: {', '.join(ahead)}"] if ahead else []
+    facts = [(f"{len(summary.tasks)} tasks", scores), ("verdicts", "; ".join(verdicts))]
+    return [(name, fact) for name, fact in facts if fact]
 
 
 def shape(encoder: EncoderFacts) -> str:

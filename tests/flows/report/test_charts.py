@@ -110,6 +110,36 @@ def test_the_line_chart_names_lines_where_they_end_and_what_they_pass() -> None:
         assert expected in shown
 
 
+def places(picture: Markup) -> dict[str, tuple[str, float, float]]:
+    """Of each text that is not centred, its anchor and its place in pixels."""
+    found = {}
+    for node in parsed(picture).iter("text"):
+        style, where = node.attrib["style"], node.attrib.get("transform", "")
+        moved = re.search(r"translate\(([\d.]+) ([\d.]+)\)", where)
+        x, y = moved.groups() if moved else (node.attrib["x"], node.attrib["y"])
+        anchor = re.search(r"text-anchor: (\w+)", style)
+        found["".join(node.itertext())] = (anchor[1] if anchor else "start", float(x), float(y))
+    return found
+
+
+def test_what_a_late_curve_passes_is_not_written_over_the_labels_of_the_lines() -> None:
+    note = "passes the n-gram baseline: 25.1 min"
+    for late, anchor in ((0.2, "start"), (1.9, "end")):
+        drawn = line_chart(
+            chart(
+                lines=[ChartLine([(0.0, 9.0), (2.0, 3.0)], "ours", "held-out 3.57")],
+                references=[(3.77, "n-gram baseline 3.77")],
+                mark=(late, 3.77, note),
+            ),
+            width=700,
+            height=400,
+            label="losses",
+        )
+        found = places(drawn)
+        assert found[note][0] == anchor
+        assert found[note][1] < found["n-gram baseline 3.77"][1]
+
+
 def test_what_lies_above_the_picture_is_cut_off() -> None:
     shown = words(line_chart(chart(y_top=7.0), width=700, height=400, label="x"))
     assert "9" not in shown

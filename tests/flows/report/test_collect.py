@@ -163,6 +163,20 @@ def test_six_lines_say_the_most_important(summary: Summary) -> None:
     ]
 
 
+def test_every_one_of_many_tasks_has_its_score_and_its_verdict(summary: Summary) -> None:
+    (task,) = summary.tasks
+    named = [task.model_copy(update={"name": name}) for name in ("SST-2", "MRPC")]
+    lost = [one.model_copy(update={"outcome": "loss"}) for one in task.comparisons]
+    last = task.model_copy(update={"name": "STS-B", "comparisons": tuple(lost)})
+    said = terminal_lines(summary.model_copy(update={"tasks": (*named, last)}))
+    assert said[3:5] == [
+        "  3 tasks         SST-2 62.3, MRPC 62.3, STS-B 62.3 on test",
+        "  verdicts        ahead of random initialisation: SST-2, MRPC; behind random "
+        "initialisation: STS-B",
+    ]
+    assert len(said) == 7
+
+
 def test_lines_are_read_from_the_summary_of_a_run(tmp_path: Path) -> None:
     make_report(report_table(tmp_path), [])
     (written,) = (tmp_path / "report").glob("summary.*.json")

@@ -37,6 +37,7 @@ from cloze.flows.report.wording import (
     system_name,
     task_name,
     task_sizes,
+    task_words,
     verdict_sentence,
     verdict_words,
     wrong_tags,
@@ -285,6 +286,8 @@ def test_sizes_are_told_in_the_order_of_their_use() -> None:
 def test_acronyms_of_tasks_keep_their_form() -> None:
     assert task_name("docstring_roles") == "Docstring roles"
     assert task_name("MNLI") == "MNLI"
+    assert task_name("SST-2") == "SST-2"
+    assert (task_words("docstring_roles"), task_words("STS-B")) == ("docstring roles", "STS-B")
 
 
 def test_a_crossing_is_where_the_curve_stays_below() -> None:
