@@ -128,10 +128,10 @@ def many_tasks(summary: Summary) -> list[tuple[str, str]]:
             by_outcome.setdefault(words, []).append(name)
         if better := better_baseline(task):
             ahead.append(f"{better} on {name}")
-    scores = "; ".join(f"{', '.join(found)} on {split}" for split, found in by_split.items())
+    everyone = "; ".join(f"{', '.join(found)} on {split}" for split, found in by_split.items())
     verdicts = [f"{words}: {', '.join(names)}" for words, names in by_outcome.items()]
     verdicts += [f"better without an encoder: {', '.join(ahead)}"] if ahead else []
-    facts = [(f"{len(summary.tasks)} tasks", scores), ("verdicts", "; ".join(verdicts))]
+    facts = [(f"{len(summary.tasks)} tasks", everyone), ("verdicts", "; ".join(verdicts))]
     return [(name, fact) for name, fact in facts if fact]
 
 
