@@ -110,6 +110,11 @@ def pointer(array: npt.NDArray[np.generic]) -> int:
     return int(array.ctypes.data)
 
 
+def pointers(*arrays: npt.NDArray[np.generic]) -> list[int]:
+    """The address of each."""
+    return [pointer(array) for array in arrays]
+
+
 def shared_library(*sources: Path, flags: Sequence[str]) -> Path | str:
     """`sources` compiled with `flags`, or taken from the cache; a string says why there is none.
 

@@ -24,12 +24,17 @@ The fields of evaluation data are hashed separately, so that no shingle spans a 
 answer: all strings of a JSON document, the columns of a table, otherwise the lines. Following Brown
 et al. 2020 (GPT-3, appendix C), a document overlaps with an evaluation set if they have 13
 consecutive words in common.
+
+With a C compiler words, shingles, sets and signatures are made in duplicates.c; the NumPy here
+makes the same, and says what.
 """
 
+import ctypes
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +56,7 @@ from cloze.artifacts.arrays import (
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import find_files
 from cloze.artifacts.rng import GOLDEN_GAMMA, draw, scramble, stream_seed
+from cloze.artifacts.runtime.native import compiled, pointer, pointers
 from cloze.artifacts.store import open_artifact
 from cloze.pipeline.config.settings import (
     NearDuplicatesConfig,
@@ -103,8 +109,17 @@ _MARKS = (
 )
 """Punctuation of several bytes: General Punctuation, CJK, full width."""
 
+_OUTSIDE, _MARK = 64, 128
+"""Bits of the kernel's table of characters, beside the units that they count by themselves."""
+
 # D documents, W words, P shingles, or pairs of a candidate and a group; B bands, S distinct
 # shingles of each document; C candidates, G groups
+
+
+@cache
+def duplicates_library() -> ctypes.CDLL | None:
+    """The functions of duplicates.c; None without a C compiler."""
+    return compiled(Path(__file__).with_name("duplicates.c"))
 
 
 @dataclass(frozen=True)
@@ -176,6 +191,16 @@ class FoundWords(NamedTuple):
 def _windows(text: Bytes, found: FoundWords, ends_D: Offsets, *, words: int) -> Windows:
     """Every window of so many `words` within a document."""
     starts_W, stops_W, units_W = found
+    if kernel := duplicates_library():
+        text, ends_D = np.ascontiguousarray(text), np.ascontiguousarray(ends_D, dtype=np.int64)
+        powers = _powers(_BASE, 1 << (words * UNITS_PER_WORD).bit_length())
+        hashes_W, hashes_P = np.empty((2, len(starts_W)), dtype=np.uint64)
+        places_3P = np.empty((3, len(starts_W)), dtype=np.int64)
+        count = kernel.find_windows(
+            *(*pointers(text, starts_W, stops_W, units_W), len(starts_W), pointer(ends_D)),
+            *(words * UNITS_PER_WORD, *pointers(powers, hashes_W, hashes_P, *places_3P)),
+        )
+        return Windows(hashes_P[:count], *places_3P[:, :count])
     # few documents looked up among many words, rather than each word among the documents
     words_D = np.diff(np.searchsorted(starts_W, ends_D), prepend=0)
     documents_W = np.repeat(np.arange(len(ends_D)), words_D)
@@ -205,6 +230,14 @@ def _windows(text: Bytes, found: FoundWords, ends_D: Offsets, *, words: int) -> 
 
 def range_hashes(text: Bytes, starts_N: Offsets, stops_N: Offsets) -> UInt64s:
     """A hash of the bytes in each of N ranges of `text`, wherever they are: (N,)."""
+    if kernel := duplicates_library():
+        text, hashes_N = np.ascontiguousarray(text), np.empty(len(starts_N), dtype=np.uint64)
+        starts_N, stops_N = (np.ascontiguousarray(at, np.int64) for at in (starts_N, stops_N))
+        kernel.hash_ranges(
+            *(*pointers(text, starts_N, stops_N), len(starts_N)),
+            *pointers(_powers(_BASE, 2), hashes_N),
+        )
+        return hashes_N
     # the inverse power makes a hash independent of its position in the text
     powers, inverse = _both_powers(len(text))
     sums = np.zeros(len(text) + 1, dtype=np.uint64)
@@ -219,6 +252,14 @@ def find_words(lower: Bytes) -> FoundWords:
 
     Letters, digits and most other non-ASCII characters make words.
     """
+    if kernel := duplicates_library():
+        lower = np.ascontiguousarray(lower)
+        # a word and what ends it have two bytes, a character that is a word has three
+        found_3W = np.empty((3, len(lower) // 2 + 1), dtype=np.int64)
+        count = kernel.find_words(
+            *(pointer(lower), len(lower), *pointers(_CONTINUES_WORD, _characters(), *found_3W))
+        )
+        return FoundWords(*found_3W[:, :count])
     inside = _CONTINUES_WORD[lower]
     padded = np.concatenate((lower, np.zeros(3, dtype=np.uint8)))
     leads = np.flatnonzero(lower >= _FIRST_WIDE_LEAD)
@@ -258,6 +299,13 @@ def find_words(lower: Bytes) -> FoundWords:
     units_W = np.full(len(starts_W), UNITS_PER_WORD)
     units_W[np.searchsorted(starts_W, places)] = units_N[alone]
     return FoundWords(starts_W, stops_W, units_W)
+
+
+@cache
+def _characters() -> Bytes:
+    """What the kernel must know of each character below `CODES`."""
+    codes = np.arange(CODES)
+    return (units(codes) | is_mark() * _MARK | in_ranges(codes, _MARKS) * _OUTSIDE).astype(np.uint8)
 
 
 @lru_cache(maxsize=2)
@@ -312,7 +360,7 @@ def _both_powers(places: int) -> tuple[UInt64s, UInt64s]:
     return _powers(_BASE, at_least), _powers(pow(_BASE, -1, _MODULUS), at_least)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _powers(base: int, count: int) -> UInt64s:
     factors = np.full(count, base, dtype=np.uint64)
     factors[:1] = 1
@@ -343,6 +391,15 @@ class ShingleSets:
     @classmethod
     def of(cls, found: Shingles, documents: int) -> "ShingleSets":
         """The sets of a block of `documents` documents."""
+        if kernel := duplicates_library():
+            count, sizes_D = len(found.hashes_P), np.zeros(documents, dtype=np.int64)
+            values_S, scratch = np.empty((2, count), dtype=np.uint32)
+            kernel.find_sets(
+                *(*pointers(found.hashes_P, found.documents_P), count),
+                *pointers(values_S, scratch, sizes_D),
+            )
+            bounds = offsets_of(sizes_D)
+            return cls(values_S[: bounds[-1]], bounds[:-1], bounds[1:])
         # Document and upper hash bits as one key: a single sort orders sets by document and values
         # within each, and equal neighbours are repetitions.
         keys = found.documents_P.astype(np.uint64) << np.uint64(32) | found.hashes_P >> np.uint64(
@@ -407,6 +464,12 @@ def band_keys(sets: ShingleSets, bands: Bands) -> UInt64s:
     draws = draw(stream_seed(1, "min-hash"), np.arange(bands.count * bands.width))
     # odd factors are permutations modulo 2^32
     factors = (draws >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+    if kernel := duplicates_library():
+        kernel.find_keys(
+            *(*pointers(sets.values_S, sets.starts_D, sets.ends_D), len(keys_DB), pointer(factors)),
+            *(bands.count, bands.width, *pointers(_powers(_BASE, 2), keys_DB)),
+        )
+        return keys_DB
     permuted_S = np.empty_like(sets.values_S)
     for band, band_factors in enumerate(factors.reshape(bands.count, bands.width)):
         # Values of the band are folded into one key; the band's number begins it, so that equal

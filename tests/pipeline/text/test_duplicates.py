@@ -4,10 +4,12 @@ import random
 import re
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloze.artifacts.arrays import Bytes, Offsets
 from cloze.pipeline.config.settings import NearDuplicatesConfig
 from cloze.pipeline.text import duplicates
 from cloze.pipeline.text.duplicates import (
@@ -15,10 +17,16 @@ from cloze.pipeline.text.duplicates import (
     ShingleSets,
     band_keys,
     bands_for,
+    duplicates_library,
+    find_words,
     kept_for,
+    range_hashes,
     sharing,
     shingles,
+    token_windows,
 )
+
+AnyArray = npt.NDArray[np.generic]
 
 THRESHOLD = 0.8
 TEXT = st.text(alphabet="abAB .,-\n9é東’—", max_size=40)
@@ -142,3 +150,31 @@ def test_passages_are_equal_where_their_words_are(words: int, texts: list[str]) 
     same = [by_words[passage] for _, passage in expected]
     assert found.hashes_P.tolist() == found.hashes_P[same].tolist()
     assert len(set(found.hashes_P.tolist())) == len(by_words)
+
+
+@given(
+    st.lists(st.text(alphabet="aB .,\u0301\n9é東กำ。、ー😀ू한ß—", max_size=60)), st.integers(1, 7)
+)
+def test_the_kernel_makes_what_numpy_makes(texts: list[str], words: int) -> None:
+    lines = [f"{text}\n".encode() for text in texts]
+    raw = np.frombuffer(b"".join(lines), dtype=np.uint8)
+    ends = np.cumsum([len(line) for line in lines], dtype=np.int64)
+    if duplicates_library() is None:
+        pytest.skip("there is no compiler")
+    with pytest.MonkeyPatch.context() as patch:
+        by_kernel = everything_made(raw, ends, words)
+        patch.setattr(duplicates, "duplicates_library", lambda: None)
+        by_numpy = everything_made(raw, ends, words)
+    for ours, theirs in zip(by_kernel, by_numpy, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.tolist() == theirs.tolist()
+
+
+def everything_made(raw: Bytes, ends: Offsets, words: int) -> list[AnyArray]:
+    found = shingles(raw, ends, words=words)
+    sets = ShingleSets.of(found, len(ends))
+    keys = band_keys(sets, bands_for(NearDuplicatesConfig()))
+    exact = token_windows(raw, ends, tokens=words)
+    at = find_words(raw)
+    hashes = range_hashes(raw, *at[:2])
+    return [*vars(found).values(), *vars(sets).values(), keys, *exact, *at, hashes]
