@@ -11,7 +11,8 @@ Out: figures of the stage with its defaults, run as a program on one core over t
      of which at most one is kept, for the planted copies and for all other pairs. Speed: MB of text
      per second of processor time, including start-up. The same of other tools on the same
      documents in the same run, with their precision against any document that they keep; their
-     speed also without imports, as ours is then.
+     speed also without imports, as ours is then. All times are medians of some turns, in each of
+     which every tool runs once.
 
 The ground truth does not use the stage's code: shingles are built in plain Python, and the join is
 exhaustive. Two sets of n and m elements whose Jaccard similarity reaches t share an element among
@@ -22,12 +23,14 @@ import json
 import math
 import random
 import re
+import shutil
 import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pyarrow as pa
 
@@ -57,7 +60,7 @@ PEERS = ("datatrove", "rensa", "text_dedup", "data_juicer")
 PEER = Path(__file__).resolve().parents[1] / "peers" / "near_duplicates.py"
 
 
-IMPORTS = [sys.executable, "-c", "import cloze.pipeline.dedup"]
+IMPORTS = [sys.executable, "-c", "import cloze.pipeline.dedup, cloze.pipeline.readers.records"]
 
 
 def with_copies(path: str, megabytes: float) -> tuple[list[str], list[Pair]]:
@@ -141,90 +144,130 @@ class Truth:
         return len(dropped & like_kept) / max(len(dropped), 1)
 
 
-def measured(documents: list[str], planted: list[Pair], folder: Path) -> tuple[Figures, Truth]:
-    """Run the stage over the documents and compare its drop list with the ground truth."""
-    near = NearDuplicatesConfig()
-    path = folder / "documents.jsonl"
-    rows = ({"id": str(number), "text": text} for number, text in enumerate(documents))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    corpus = CorpusConfig.model_validate(
-        {"heldout_share": 0.0, "sources": [{"reader": "jsonl", "path": str(path)}]}
-    )
-    config = {"seed": 1, "corpus": corpus.model_dump(mode="json"), "cleaning": {}}
-    config["dedup"] = {"near_duplicates": {}}
-    table = write_table(folder, "dedup", format_version=1, config=config, machine={"workers": 1})
-    took = measure([sys.executable, "-m", "cloze.pipeline.dedup", *table], cores="0")
-    with pa.memory_map(open_artifact(str(folder / "dedup")).path("drop.arrow")) as file:
-        listed = pa.ipc.open_file(file).read_all().to_pylist()
-    digests, sets = shingle_sets(corpus, near.words)
-    numbers = {digest: number for number, digest in enumerate(digests)}
-    dropped = {numbers[row["document_digest"]] for row in listed}
-    similarities = [
-        similarity(sets[numbers[row["document_digest"]]], sets[numbers[row["kept_digest"]]])
-        for row in listed
-    ]
-    truth = Truth(
-        # the stage `tokens` drops exact duplicates
-        frozenset(
-            pair
-            for pair in pairs_above(sets, near.threshold)
-            if digests[pair[0]] != digests[pair[1]]
-        ),
-        frozenset(planted),
-    )
-    megabytes = sum(len(text.encode()) for text in documents) / 1e6
-    found: Figures = {
-        "documents": len(documents),
-        "megabytes": megabytes,
-        "threshold": near.threshold,
-        "dropped": len(dropped),
-        "precision": sum(found >= near.threshold for found in similarities) / max(len(dropped), 1),
-        "lowest_similarity": min(similarities, default=1.0),  # to the document kept instead
-        **truth.recalls(dropped),
-        "cpu_seconds": took.cpu,
-        "cpu_seconds_without_imports": took.cpu - measure(IMPORTS, cores="0").cpu,
-        "mb_per_second": megabytes / took.cpu,
-    }
-    return found, truth
+@dataclass(frozen=True)
+class Turn:
+    """One run of a tool.
+
+    kept:    the numbers of the documents that it keeps.
+    cpu:     seconds of processor time.
+    own:     without imports.
+    version: of the tool; "" for ours.
+    """
+
+    kept: frozenset[int]
+    cpu: float
+    own: float
+    version: str = ""
 
 
-def of_peer(tool: str, python: str, truth: Truth, folder: Path, *, ours: Figures) -> Figures:
-    """The same of another tool."""
+class Ours:
+    """The stage over documents in a folder."""
+
+    def __init__(self, documents: list[str], folder: Path) -> None:
+        self._folder = folder
+        path = folder / "documents.jsonl"
+        rows = ({"id": str(number), "text": text} for number, text in enumerate(documents))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self._corpus = CorpusConfig.model_validate(
+            {"heldout_share": 0.0, "sources": [{"reader": "jsonl", "path": str(path)}]}
+        )
+        self.near = NearDuplicatesConfig()
+        self.digests, self.sets = shingle_sets(self._corpus, self.near.words)
+        self._numbers = {digest: number for number, digest in enumerate(self.digests)}
+
+    def turn(self) -> Turn:
+        """Run it."""
+        shutil.rmtree(self._folder / "dedup", ignore_errors=True)
+        config = {"seed": 1, "corpus": self._corpus.model_dump(mode="json"), "cleaning": {}}
+        config["dedup"] = {"near_duplicates": {}}
+        machine = {"workers": 1}
+        table = write_table(self._folder, "dedup", format_version=1, config=config, machine=machine)
+        took = measure([sys.executable, "-m", "cloze.pipeline.dedup", *table], cores="0")
+        own = took.cpu - measure(IMPORTS, cores="0").cpu
+        dropped = {number for number, _ in self.dropped()}
+        return Turn(frozenset(self._numbers.values()) - dropped, took.cpu, own)
+
+    def dropped(self) -> list[Pair]:
+        """The documents dropped in the last turn, each with the one that is kept instead."""
+        with pa.memory_map(open_artifact(str(self._folder / "dedup")).path("drop.arrow")) as file:
+            listed = pa.ipc.open_file(file).read_all()
+        columns = (listed[name].to_pylist() for name in ("document_digest", "kept_digest"))
+        return [
+            (self._numbers[one], self._numbers[kept]) for one, kept in zip(*columns, strict=True)
+        ]
+
+
+def peer_turn(tool: str, python: str, folder: Path) -> Turn:
+    """Run another tool."""
     own = folder / tool
+    shutil.rmtree(own, ignore_errors=True)
     own.mkdir()
     given = [python, str(PEER), tool, str(folder / "documents.jsonl"), str(own)]
     took = measure(given, cores="0")
-    dropped = set(range(ours["documents"])) - set(took.said["kept"])
+    said = took.said
+    return Turn(frozenset(said["kept"]), took.cpu, said["seconds"], said["version"])
+
+
+def times(turns: list[Turn]) -> Figures:
+    """Medians of the turns."""
     return {
-        "version": took.said["version"],
-        "dropped": len(dropped),
-        "precision": truth.precision(dropped),
-        **truth.recalls(dropped),
-        "cpu_seconds": took.cpu,
-        "cpu_seconds_without_imports": took.said["seconds"],
-        "times": took.cpu / ours["cpu_seconds"],
-        "times_without_imports": took.said["seconds"] / ours["cpu_seconds_without_imports"],
+        "cpu_seconds": median(turn.cpu for turn in turns),
+        "cpu_seconds_without_imports": median(turn.own for turn in turns),
     }
 
 
 def main() -> None:
     """Read the arguments, measure, print, write."""
-    parser = Arguments(__doc__, output="", corpus=str, megabytes=10.0)
+    parser = Arguments(__doc__, output="", corpus=str, megabytes=10.0, turns=3)
     parser.add_options(**dict.fromkeys(PEERS, ""))
     arguments = parser.parse_args()
     before = machine()
+    peers = {tool: python for tool in PEERS if (python := getattr(arguments, tool))}
+    turns: defaultdict[str, list[Turn]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as name:
         documents, planted = with_copies(arguments.corpus, arguments.megabytes)
-        found, truth = measured(documents, planted, Path(name))
-        peers = {
-            tool: of_peer(tool, getattr(arguments, tool), truth, Path(name), ours=found)
-            for tool in PEERS
-            if getattr(arguments, tool)
+        ours = Ours(documents, Path(name))
+        for _ in range(arguments.turns):
+            turns["cloze"].append(ours.turn())
+            for tool, python in peers.items():
+                turns[tool].append(peer_turn(tool, python, Path(name)))
+        threshold, dropped = ours.near.threshold, ours.dropped()
+    pairs = pairs_above(ours.sets, threshold)
+    # the stage `tokens` drops exact duplicates
+    unequal = (pair for pair in pairs if ours.digests[pair[0]] != ours.digests[pair[1]])
+    truth = Truth(frozenset(unequal), frozenset(planted))
+    similarities = [similarity(ours.sets[one], ours.sets[kept]) for one, kept in dropped]
+    megabytes = sum(len(text.encode()) for text in documents) / 1e6
+    numbers = {one for one, _ in dropped}
+    found: Figures = {
+        "documents": len(documents),
+        "megabytes": megabytes,
+        "threshold": threshold,
+        "turns": arguments.turns,
+        "dropped": len(numbers),
+        "precision": sum(found >= threshold for found in similarities) / max(len(dropped), 1),
+        "lowest_similarity": min(similarities, default=1.0),  # to the document kept instead
+        **truth.recalls(numbers),
+        **times(turns["cloze"]),
+        "mb_per_second": megabytes / times(turns["cloze"])["cpu_seconds"],
+    }
+    others: dict[str, Figures] = {}
+    for tool in peers:
+        gone, took = set(range(len(documents))) - turns[tool][-1].kept, times(turns[tool])
+        others[tool] = {
+            "version": turns[tool][-1].version,
+            "dropped": len(gone),
+            "precision": truth.precision(gone),
+            **truth.recalls(gone),
+            **took,
+            "times": took["cpu_seconds"] / found["cpu_seconds"],
+            "times_without_imports": took["cpu_seconds_without_imports"]
+            / found["cpu_seconds_without_imports"],
         }
-    for tool, figures in {"cloze": found, **peers}.items():
+    for tool, figures in {"cloze": found, **others}.items():
         for name, value in figures.items():
             print(f"{tool:12} {name:28} {value if isinstance(value, str) else f'{value:,.4g}'}")
-    write_result(arguments.output, {"machine": before, **found, "peers": peers})
+    write_result(arguments.output, {"machine": before, **found, "peers": others})
 
 
 if __name__ == "__main__":

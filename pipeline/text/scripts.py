@@ -212,7 +212,8 @@ def is_capital() -> Mask:
 @cache
 def is_digit() -> Mask:
     """Which characters below `CODES` are digits of a decimal system."""
-    return np.array([chr(code).isdecimal() for code in range(CODES)], dtype=np.bool_)
+    found: Mask = np.char.isdecimal(np.arange(CODES, dtype=np.uint32).view("U1"))
+    return found
 
 
 def is_alphanumeric_of_latin(code_N: Int64s) -> Mask:
