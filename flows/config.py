@@ -480,8 +480,9 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 13
-    """13: words that were added to a vocabulary;
+    format_version: ClassVar[int] = 14
+    """14: the cells of a grid;
+    13: words that were added to a vocabulary;
     12: the mixture of sources with names;
     11: errors below a tenth of a point have a digit of their own;
     10: the training of an encoder that came trained is called adaptation;

@@ -24,7 +24,7 @@ from cloze.artifacts.arrays import entropy
 from cloze.artifacts.config import JsonObject, parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.manifest import Manifest
-from cloze.artifacts.results import HELDOUT, TRAIN, MaskedSentences, Scores
+from cloze.artifacts.results import HELDOUT, TRAIN, MaskedSentences, Scores, Trial, Trials
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, read_tokenizer_json
@@ -40,6 +40,7 @@ from cloze.flows.report.summary import (
     EncoderFacts,
     ExampleSet,
     FilledSentence,
+    GridPoint,
     HeldoutPoint,
     Histogram,
     MixedSource,
@@ -124,6 +125,7 @@ def collect(table: StageTable) -> Summary:
             task if report.show_text else task.model_copy(update={"errors": (), "label_errors": ()})
             for task in (scores.tasks if scores else ())
         ),
+        grid=collect_grid(found.get("finetune")),
         trial_seconds=trial_seconds(scores, found.get("finetune")) if scores else {},
         choice_seconds=choice_seconds(found.get("finetune")),
         glue_average=scores.glue_average if scores else None,
@@ -472,6 +474,33 @@ def collect_sentences(evaluated: Artifact, report: ReportConfig) -> tuple[Filled
             )
         )
     return tuple(filled)
+
+
+def collect_grid(finetuned: Artifact | None) -> tuple[GridPoint, ...]:
+    """The cells of the grid that was searched, and which of them the seeds were trained at."""
+    if finetuned is None or not finetuned.manifest.config["finetune"].get("grid"):
+        return ()
+    trials = Trials.model_validate(finetuned.read_json("trials.json")).trials
+
+    def cell(trial: Trial) -> tuple[object, ...]:
+        # With a batch size, steps tell the epochs apart.
+        place = trial.batch_size, trial.learning_rate, trial.steps
+        return trial.task, trial.system, *place
+
+    chosen = {cell(trial) for trial in trials if not trial.point}
+    return tuple(
+        GridPoint(
+            task=trial.task,
+            system=trial.system,
+            batch_size=trial.batch_size,
+            learning_rate=trial.learning_rate,
+            epochs=trial.epochs[-1].epoch,
+            dev=trial.dev[trial.metric],
+            chosen=cell(trial) in chosen,
+        )
+        for trial in trials
+        if trial.point and trial.metric in trial.dev
+    )
 
 
 def recorded_seconds(finetuned: Artifact | None) -> dict[str, float]:

@@ -310,6 +310,20 @@ class StageFacts(Result):
     """Versions of Python, the platform and the packages."""
 
 
+class GridPoint(Result):
+    """One cell of the hyper-parameter grid, tried with the first seed."""
+
+    task: str
+    system: str
+    batch_size: int
+    learning_rate: float
+    epochs: int
+    dev: float
+    """The task's headline metric."""
+    chosen: bool
+    """Whether the seeds were trained at it."""
+
+
 class Summary(Result):
     """All figures of a run."""
 
@@ -330,6 +344,8 @@ class Summary(Result):
     """Headline split first."""
     sentences: tuple[FilledSentence, ...] = ()
     tasks: tuple[TaskScore, ...] = ()
+    grid: tuple[GridPoint, ...] = ()
+    """Every cell of `finetune.grid` by task and system; empty without a grid."""
     trial_seconds: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Median time of a fine-tuning run, by task and system."""
     choice_seconds: dict[str, dict[str, float]] = Field(default_factory=dict)

@@ -5,7 +5,9 @@ Out: plain text. Verdicts follow the evaluation's own rule (artifacts/results.py
 """
 
 import re
+import statistics
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from cloze.artifacts.results import (
     GENERAL,
@@ -26,7 +28,7 @@ from cloze.artifacts.results import (
     plus_minus,
 )
 from cloze.artifacts.significance import MIN_SEEDS
-from cloze.flows.report.summary import Distillation, EncoderFacts, Summary
+from cloze.flows.report.summary import Distillation, EncoderFacts, GridPoint, Summary
 from cloze.flows.report.units import (
     MINUS,
     duration,
@@ -244,6 +246,31 @@ def reference_shown(task: TaskScore, *, split: str) -> tuple[float, str] | None:
 def spread_words(spread: SeedScores) -> str:
     """`87.3 ± 0.4`, in percent; a single value, or equal ones, have no error."""
     return f"{100 * spread.mean:.1f}{plus_minus(spread.standard_error)}"
+
+
+class SearchedGrid(NamedTuple):
+    """What the cells of a grid gave for one system on one task, in percent."""
+
+    task: str
+    system: str
+    chosen: GridPoint
+    cells: int
+    lowest: float
+    median: float
+
+
+def searched_grids(summary: Summary) -> list[SearchedGrid]:
+    """The grids by task and system: how much the choice of a cell is worth."""
+    found: dict[tuple[str, str], list[GridPoint]] = {}
+    for point in summary.grid:
+        found.setdefault((point.task, point.system), []).append(point)
+    rows = []
+    for (task, system), cells in found.items():
+        scores = [100 * point.dev for point in cells]
+        chosen = next(point for point in cells if point.chosen)
+        spread = (len(scores), min(scores), statistics.median(scores))
+        rows.append(SearchedGrid(task_name(task), system_name(system), chosen, *spread))
+    return rows
 
 
 def tallies(summary: Summary) -> dict[str, list[bool]]:

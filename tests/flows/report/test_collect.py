@@ -1,19 +1,22 @@
 """Collecting the summary from artifacts."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from cloze.artifacts.manifest import Manifest
 from cloze.artifacts.results import MaskedSentences, Scores
-from cloze.artifacts.stage import InputRef
+from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.store import Artifact, commit, put_json
 from cloze.flows.config import ReportConfig, RunConfig
 from cloze.flows.report import wording as words
 from cloze.flows.report.__main__ import make_report
 from cloze.flows.report.collect import (
     changed_settings,
     collect,
+    collect_grid,
     collect_mixture,
     length_at,
     powers_of_two,
@@ -148,6 +151,48 @@ def test_steps_have_time_and_memory_from_the_record(summary: Summary) -> None:
     assert {step.seconds for step in summary.steps} == {10.0}
     assert {step.peak_memory for step in summary.steps} == {1 << 30}
     assert summary.steps[1].argv[2:4] == ("-m", "cloze.pipeline.tokens")
+
+
+def finetuned(folder: Path, *, grid: bool) -> Artifact:
+    """The artifact of a task with two rates, of which the second is better, and two seeds."""
+    found = [("b16-lr0.0001-e2", 0, 1e-4, 0.7), ("b16-lr0.001-e2", 0, 1e-3, 0.8)]
+    found += [("", 0, 1e-3, 0.8), ("", 1, 1e-3, 0.75)]
+    trials = [
+        {
+            **{"task": "SST-2", "kind": "classification", "metric": "accuracy"},
+            **{"system": "pretrained", "seed": seed, "point": point, "batch_size": 16},
+            **{"learning_rate": rate, "steps": 100, "chosen_epoch": 2},
+            **{"dev": {"accuracy": score}, "test": {}},
+            "epochs": [{"epoch": epoch, "train_loss": 0.5, "dev": {}} for epoch in (1, 2)],
+        }
+        for point, seed, rate, score in found
+    ]
+    table = StageTable(
+        stage="finetune",
+        format_version=1,
+        config={"finetune": {"grid": {"learning_rates": [1e-4, 1e-3]} if grid else None}},
+        output=str(folder),
+    )
+    written = put_json(table.output, {"tasks": [], "trials": trials}, name="trials.json")
+    return commit(table, [written])
+
+
+def test_the_cells_of_a_grid_are_shown_with_the_one_that_the_seeds_were_trained_at(
+    summary: Summary, tmp_path: Path
+) -> None:
+    cells = collect_grid(finetuned(tmp_path / "searched", grid=True))
+    assert [(one.learning_rate, one.epochs, one.dev, one.chosen) for one in cells] == [
+        (1e-4, 2, 0.7, False),
+        (1e-3, 2, 0.8, True),
+    ]
+    page = render(summary.model_copy(update={"grid": cells}))
+    row = re.search(r"<tr><td>SST-2</td><td>(.*?)</td></tr>", page)
+    assert row
+    assert re.sub(r"</?td[^>]*>", " ", row[1]).split() == [
+        *("pre-trained", "2", "70.0", "75.0", "80.0", "16", "0.001", "2"),
+    ]  # fmt: skip
+    assert collect_grid(finetuned(tmp_path / "configured", grid=False)) == ()
+    assert "The grid" not in render(summary)
 
 
 def test_six_lines_say_the_most_important(summary: Summary) -> None:
