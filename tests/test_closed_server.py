@@ -72,7 +72,10 @@ def test_without_the_secret_nobody_patches_a_deployment_to_run_commands(
 
 
 def test_a_report_is_shown_in_a_sandbox_to_who_knows_the_secret(served: Deployment) -> None:
-    assert served.ended(served.trigger()) == "Completed"
+    if not (
+        served.run.workspace / "try" / "report.html"
+    ).exists():  # the test before has had it made
+        assert served.ended(served.trigger()) == "Completed"
     secret = served.environment["PREFECT_API_AUTH_STRING"].encode()
     known = {"Authorization": "Basic " + base64.b64encode(secret).decode()}
     wrong = {"Authorization": "Basic " + base64.b64encode(b"cloze:wrong").decode()}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from uuid import UUID
 
 import psutil
 import pytest
@@ -47,14 +48,22 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
     assert [pid for pid in below if ProcessId.of(pid).alive] == []
 
 
+@pytest.fixture(scope="module")
+def finished(served: Deployment) -> UUID:
+    """A flow run that was triggered and has finished."""
+    flow_run = served.trigger()
+    assert served.ended(flow_run) == "Completed"
+    return flow_run
+
+
+@pytest.mark.usefixtures("finished")
 def test_a_triggered_run_reuses_everything(served: Deployment) -> None:
-    assert served.ended(served.trigger()) == "Completed"
     assert {stage["state"] for stage in served.run.record()["stages"].values()} == {"reused"}
 
 
-def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) -> None:
-    flow_run = served.trigger()
-    assert served.ended(flow_run) == "Completed"
+def test_people_see_the_run_its_tables_and_a_described_form(
+    served: Deployment, finished: UUID
+) -> None:
     ui = served.url.removesuffix("/api")
     secret = served.environment["PREFECT_API_AUTH_STRING"]
     with served.client() as client:
@@ -64,7 +73,7 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) 
         page.open(ui)
         page.text("Login")
         page.evaluate(f"localStorage.setItem('prefect-password', btoa({json.dumps(secret)}))")
-        page.open(f"{ui}/runs/flow-run/{flow_run}", height=2000)
+        page.open(f"{ui}/runs/flow-run/{finished}", height=2000)
         page.text("end-to-end", "Completed", *(f"{stage} reused" for stage in VICTIMS))
         page.open(f"{ui}/artifacts/artifact/{tables['smoke-stages']}", height=2000)
         page.text("Stages of run smoke, finished", "reused", *VICTIMS)
@@ -76,6 +85,7 @@ def test_people_see_the_run_its_tables_and_a_described_form(served: Deployment) 
         page.text("Masked Lm Prob", "Seed for all random numbers of the run.")
 
 
+@pytest.mark.slow
 def test_a_run_cancelled_while_training_leaves_no_process(served: Deployment) -> None:
     served.run.forget("pretrain")
     assert served.cancelled_at_work(served.trigger(), "pretrain") == "Cancelled"

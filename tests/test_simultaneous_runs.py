@@ -72,6 +72,7 @@ def test_runs_of_other_names_make_each_stage_once_and_wait_for_one_another(chain
     assert not RunFolder(chain.workspace("side by side")).processes()
 
 
+@pytest.mark.slow
 def test_machines_that_share_an_object_store_make_each_stage_once(chain: Chain) -> None:
     runs = [chain.begin("store", "--without-prefect", run=one, machine=one) for one in ("a", "b")]
     found = ends(runs)
@@ -116,6 +117,7 @@ def said_until(run: "subprocess.Popen[str]", words: str) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_a_server_killed_while_it_starts_is_started_again_and_asks_for_the_secret(
     chain: Chain,
 ) -> None:
@@ -163,7 +165,7 @@ def dead() -> Iterator[str]:
     yield address
 
 
-@pytest.mark.parametrize("server", [silent, dead])
+@pytest.mark.parametrize("server", [pytest.param(silent, marks=pytest.mark.slow), dead])
 def test_a_run_whose_server_does_not_answer_goes_on_without_it(
     server: Callable[[], AbstractContextManager[str]], chain: Chain
 ) -> None:

@@ -252,6 +252,7 @@ def test_two_workers_on_another_host_one_killed_make_the_bytes_that_are_made_her
     assert digests(output) == digests(local.stdout)
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_is_one_line_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

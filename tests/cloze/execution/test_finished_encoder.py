@@ -115,6 +115,7 @@ def test_an_existing_encoder_is_fine_tuned_evaluated_reported_and_reused(
     assert vectors[0] == vectors[1]
 
 
+@pytest.mark.slow
 def test_the_encoders_content_decides_not_its_path(cloze: Cloze, tuned: Path) -> None:
     imported = cloze("import", "encoder").stdout.strip()
     write_model(tuned / "other", seed=1)

@@ -1,6 +1,6 @@
-"""Labelled files in every public layout: what `cloze run` reads from them, and what it refuses.
+"""Labelled files in every public layout: what `cloze finetune` reads and refuses of them.
 
-One run fine-tunes a tiny encoder on all layouts of tests/layouts at once; expected values are
+One command fine-tunes a tiny encoder on all layouts of tests/layouts at once; expected values are
 written by hand. Refused layouts are found by `cloze plan`, before anything is trained.
 """
 
@@ -119,7 +119,7 @@ def configuration(*tasks: str) -> str:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one run has recorded of the task on each layout."""
+    """What fine-tuning has recorded of the task on each layout."""
     folder = tmp_path_factory.mktemp("layouts")
     write_model(folder / "encoder")
     files = [
@@ -132,7 +132,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ]
     tasks = [task(name, kind, str(LAYOUTS / name), **settings) for kind, name, settings in files]
     (folder / "all.toml").write_text(configuration(*tasks))
-    done = command("run", "all.toml", "--without-prefect", cwd=folder)
+    done = command("finetune", "all.toml", cwd=folder)
     assert done.returncode == 0, done.stderr
     (path,) = folder.glob("runs/artifacts/finetune/*/trials.*.json")
     found = json.loads(path.read_text())

@@ -12,6 +12,7 @@ from cloze.artifacts.results import Scores, Trials
 from cloze.paper.submissions import GLUE_FILES
 from tests.cloze.inference.official_tasks import GLUE_NAMES, write_official_tasks
 from tests.cloze.tiny_model import write_model
+from tests.conftest import cloze as command
 
 Cloze = Callable[..., Any]
 
@@ -24,12 +25,13 @@ LABELS = {
 }
 
 
-@pytest.fixture
-def official(cloze: Cloze, folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def official(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of all tasks."""
+    folder = tmp_path_factory.mktemp("official")
     write_model(folder / "encoder")
     write_official_tasks(folder)
-    done = cloze("run", "official.toml", "--without-prefect")
+    done = command("run", "official.toml", "--without-prefect", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -40,8 +42,9 @@ def read(folder: Path, stage: str, name: str) -> Any:
 
 
 def test_all_eleven_tasks_run_from_their_official_files_to_official_submissions(
-    cloze: Cloze, official: Path
+    cloze: Cloze, official: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(official)
     done = cloze("submissions", "official", "sent")
     assert done.returncode == 0, done.stderr
     glue = {path.stem: path.read_text().splitlines() for path in (official / "sent/glue").iterdir()}
