@@ -17,6 +17,7 @@ are named. A summary of a few lines gives an example and a remedy for each reaso
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -49,7 +50,7 @@ from cloze.artifacts.store import (
 from cloze.artifacts.tables import DROPPED_NAME, DROPPED_SCHEMA
 from cloze.artifacts.tokenizer import read_tokenizer_json
 from cloze.pipeline.config.made_lists import with_made_lists
-from cloze.pipeline.config.settings import TokensStage
+from cloze.pipeline.config.settings import CorpusConfig, TokensStage
 from cloze.pipeline.mlm.statistics import tokens_summary
 from cloze.pipeline.readers.input_shards import CorpusFiles, InputShard
 from cloze.pipeline.runner.execution import Runner, work_directory
@@ -188,7 +189,7 @@ def _commit(
     backend: ShuffleBackend,
     job: TokensJob,
 ) -> Artifact:
-    counts = backend.counts()
+    """Check that every document is accounted for, say what became of them, and commit."""
     entries = [
         entry
         for group in groups
@@ -209,25 +210,13 @@ def _commit(
     with temporary_directory(job.scratch) as local:
         lists = chain(backend.dropped(local), dropped_lists(groups, job.output, scratch=local))
         listed, dropped, by_source = put_dropped(lists, files, output=job.output, scratch=local)
-    # Every document read is kept in some split or dropped for a reason; an engine's shuffle that
-    # loses or repeats any is caught here. (With tails, a document is in two splits.)
     kept = {split: sum(e.rows or 0 for e in found) for split, found in by_split.items()}
-    lost = sum(found.documents for found in dropped.values())
-    if rule != "tails" and counts.documents != sum(kept.values()) + lost:
-        raise IntegrityError(
-            f"{job.output}: of {counts.documents} documents read, {sum(kept.values())} were kept "
-            f"and {lost} dropped; the engine's shuffle lost or duplicated some, use another engine"
-        )
+    account = Account(backend.counts(), kept, dropped, by_source)
+    if rule != "tails":  # there a document is in two splits: its beginning and its end
+        account.require_all(job.output)
+    for line in (*account.lines(), *account.warnings(job.stage.corpus, files.sizes)):
+        say(line)
     splits = {split: tokens_summary(found) for split, found in by_split.items()}
-    for line in _account(counts, kept, dropped):
-        say(f"tokens: {line}")
-    for number, config in enumerate(job.stage.corpus.sources):
-        read, lost_there = counts.by_source.get(str(number), 0), by_source.get(number, Counter())
-        if warning := source_account(number, config, documents=read, dropped=lost_there):
-            say(f"warning: tokens: {warning}")
-        size = files.sizes[number]
-        if warning := parts_account(number, config, documents=read, size=size):
-            say(f"warning: tokens: {warning}")
     if TRAIN in splits and (unknown := unknown_tokens(splits[TRAIN])):
         say(unknown)
     # Of training text alone: baselines of word frequencies must not have seen what they are scored
@@ -242,10 +231,10 @@ def _commit(
             "tokenizer_digest": vocabulary.manifest.statistics["tokenizer_digest"],
             "vocabulary_size": job.vocabulary_size,
             "splits": splits,
-            "documents_read": counts.documents,
-            "damaged_documents": counts.damaged,
+            "documents_read": account.read.documents,
+            "damaged_documents": account.read.damaged,
             "dropped": {reason: found.documents for reason, found in dropped.items()},
-            **({"edits": counts.edits} if counts.edits else {}),
+            **({"edits": edits} if (edits := account.read.edits) else {}),
         },
     )
 
@@ -291,26 +280,66 @@ def put_dropped(
     return entry, dropped, by_source
 
 
-def _account(read: DocumentCounts, kept: dict[str, int], dropped: dict[str, Dropped]) -> list[str]:
-    """A summary of the documents read: `kept` by split, `dropped` by reason.
+@dataclass(frozen=True)
+class Account:
+    """What became of the documents read."""
 
-    Of a few documents each may be in two splits: its beginning and its end.
-    """
-    left = read.documents - sum(found.documents for found in dropped.values())
-    splits = ", ".join(f"{count:,} {split}" for split, count in kept.items())
-    lines = [f"{read.documents:,} documents read, {left:,} kept: {splits}"]
-    lines += [*reasons_account(dropped), *edits_account(read.edits)]
-    if read.converted:
-        lines.append(
-            f"{read.converted:,} from files in another encoding than UTF-8, detected from their "
-            "bytes; if cloze inspect shows wrong characters, convert the files (iconv)"
-        )
-    if read.damaged:
-        lines.append(
-            f"{read.damaged:,} with bytes that are not UTF-8; in kept documents they are replaced "
-            "by U+FFFD"
-        )
-    return lines
+    read: DocumentCounts
+    kept: Mapping[str, int]
+    """By split."""
+    dropped: Mapping[str, Dropped]
+    """By reason."""
+    by_source: Mapping[int, Counter[str]]
+    """Those dropped by the number of their source, and by reason."""
+
+    @property
+    def lost(self) -> int:
+        """The number of documents dropped."""
+        return sum(found.documents for found in self.dropped.values())
+
+    def require_all(self, output: str) -> None:
+        """Refuse an artifact in `output` that lacks a document, or has one twice.
+
+        Every document read is kept in some split or dropped for a reason; an engine's shuffle that
+        loses or repeats any is caught here.
+        """
+        kept = sum(self.kept.values())
+        if self.read.documents != kept + self.lost:
+            raise IntegrityError(
+                f"{output}: of {self.read.documents} documents read, {kept} were kept and "
+                f"{self.lost} dropped; the engine's shuffle lost or duplicated some, use another "
+                "engine"
+            )
+
+    def lines(self) -> Iterator[str]:
+        """A summary for people."""
+        read, left = self.read, self.read.documents - self.lost
+        splits = ", ".join(f"{count:,} {split}" for split, count in self.kept.items())
+        yield f"tokens: {read.documents:,} documents read, {left:,} kept: {splits}"
+        for line in (*reasons_account(self.dropped), *edits_account(read.edits)):
+            yield f"tokens: {line}"
+        if read.converted:
+            yield (
+                f"tokens: {read.converted:,} from files in another encoding than UTF-8, detected "
+                "from their bytes; if cloze inspect shows wrong characters, convert the files "
+                "(iconv)"
+            )
+        if read.damaged:
+            yield (
+                f"tokens: {read.damaged:,} with bytes that are not UTF-8; in kept documents they "
+                "are replaced by U+FFFD"
+            )
+
+    def warnings(self, corpus: CorpusConfig, sizes: Sequence[int]) -> Iterator[str]:
+        """What is odd about single sources of `sizes` bytes."""
+        for number, config in enumerate(corpus.sources):
+            read = self.read.by_source.get(str(number), 0)
+            dropped = self.by_source.get(number, Counter())
+            found = (
+                source_account(number, config, documents=read, dropped=dropped),
+                parts_account(number, config, documents=read, size=sizes[number]),
+            )
+            yield from (f"warning: tokens: {warning}" for warning in found if warning)
 
 
 def unknown_tokens(summary: Mapping[str, JsonValue]) -> str:

@@ -30,7 +30,7 @@ from cloze.flows.forecast import (
     forecast_mixture,
     forecast_training,
 )
-from cloze.flows.plan import Plan
+from cloze.flows.plan import Plan, PlannedStage
 from cloze.flows.stages import PREPARE
 from cloze.init.corpus_samples import look
 from cloze.model.config import repetition
@@ -69,10 +69,7 @@ def plan(
     to_run = found.to_run if found else (*PREPARE, "pretrain")
     data: dict[str, object] = {}
     lines: list[str] = []
-    for step in found.steps if found else ():
-        why = step.digest[:12] if step.action == "reuse" else "; ".join(step.reasons)
-        where = f" ({step.device}, {step.precision})" if step.precision else ""
-        lines.append(f"{step.stage:<11} {step.action:<6} {why}{where}")
+    lines += [_step(step) for step in found.steps] if found else []
     expected = found.expected() if found else []
     if expected:
         total = sum(each.seconds for each in expected)
@@ -111,6 +108,13 @@ def plan(
     data["stages"] = [step.model_dump(mode="json") for step in found.steps] if found else []
     data["tables"] = [str(file) for file in written]
     return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
+
+
+def _step(step: PlannedStage) -> str:
+    """What would be done with a stage, and why."""
+    why = step.digest[:12] if step.action == "reuse" else "; ".join(step.reasons)
+    where = f" ({step.device}, {step.precision})" if step.precision else ""
+    return f"{step.stage:<11} {step.action:<6} {why}{where}"
 
 
 def _elsewhere(run: RunConfig, gigabytes: float, corpus_bytes: str) -> float:

@@ -6,7 +6,7 @@ Out: text, or with --json the manifest and the rows; for tokens also individual 
      removed, largest first. One string per document or example; masked positions are marked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
@@ -84,10 +84,7 @@ def inspect(
         **{"--split": split, "--document": document},
         **{"--dropped": dropped is not None, "--page": page is not None},
     }
-    for option, value in given.items():
-        if value and stage not in STAGES[option]:
-            where = " or ".join(f"RUN/{name}" for name in STAGES[option])
-            raise UsageError(f"{option}: not supported for {stage}; inspect {where}")
+    _refuse_without_meaning([option for option, value in given.items() if value], stage)
     shown: list[RowText] = []
     listed: list[dict[str, JsonValue]] = []
     recurring: list[dict[str, JsonValue]] = []
@@ -121,6 +118,14 @@ def inspect(
     if recurring:
         lines += ["", aligned([[cell.format(**row) for cell in LINE_CELLS] for row in recurring])]
     return Answer(data, "\n".join(lines), place.json)
+
+
+def _refuse_without_meaning(options: Sequence[str], stage: str) -> None:
+    """Refuse an option that means nothing for artifacts of `stage`."""
+    for option in options:
+        if stage not in STAGES[option]:
+            where = " or ".join(f"RUN/{name}" for name in STAGES[option])
+            raise UsageError(f"{option}: not supported for {stage}; inspect {where}")
 
 
 def _write_page(name: str, artifact: Artifact, place: Place, path: Path) -> JsonValue:

@@ -8,6 +8,7 @@ name their documents; the document is found by searching for the example's ids. 
 files; the file is found by reading the corpus until a document has the digest.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -91,30 +92,9 @@ def trace(
         steps.append(TraceStep("score", found["evaluate"].digest, words))
     steps += _model_steps(found)
     if "examples" in found:
-        examples, tokens = found["examples"], found["tokens"]
-        example = find_example(examples, split=split, row=row)
-        origin = find_origin(example, tokens)
-        tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
-        masked = example_text(example.values, tokenizer)
-        document = document_text(origin.document, tokenizer)
-        digest = origin.document["document_digest"].hex()
-        several = ""
-        if origin.documents > 1:
-            several = f" (the first of {origin.documents} documents with this segment)"
-        position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
-        steps += [
-            TraceStep("examples", examples.digest, f"{len(examples.manifest.files)} files"),
-            TraceStep(
-                "shard", example.file.sha256, f"{example.file.name}, {position}: {masked.title}"
-            ),
-            TraceStep("example", "", masked.text.replace("\n", " ")),
-            TraceStep(
-                "tokens", tokens.digest, f"from corpus {tokens.manifest.inputs['corpus'][:12]}"
-            ),
-            TraceStep("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
-            TraceStep("document", digest, document.title.partition(", ")[2] + several),
-            TraceStep("text", "", document.text.replace("\n", " ")),
-        ]
+        example = find_example(found["examples"], split=split, row=row)
+        origin = find_origin(example, found["tokens"])
+        steps += _document_steps(example, origin, found)
         config = RunConfig.model_validate(record.config)
         if config.corpus and not without_file:
             cleaning = config.cleaning
@@ -129,6 +109,32 @@ def trace(
         more = "…" if len(step.words) > SHOWN_CHARACTERS else ""
         rows.append((step.what, step.digest[:12], step.words[:SHOWN_CHARACTERS] + more))
     return Answer([asdict(step) for step in steps], aligned(rows), place.json)
+
+
+def _document_steps(
+    example: TracedExample, origin: "Origin", found: Mapping[str, Artifact]
+) -> list[TraceStep]:
+    """From an example to the text of its document."""
+    examples, tokens = found["examples"], found["tokens"]
+    tokenizer = read_tokenizer_json(tokens.path("tokenizer.json"))
+    masked = example_text(example.values, tokenizer)
+    document = document_text(origin.document, tokenizer)
+    digest = origin.document["document_digest"].hex()
+    several = ""
+    if origin.documents > 1:
+        several = f" (the first of {origin.documents} documents with this segment)"
+    position = f"row {example.row} of {example.file.rows}, copy {example.copy}"
+    shard = f"{example.file.name}, {position}: {masked.title}"
+    corpus = tokens.manifest.inputs["corpus"]
+    return [
+        TraceStep("examples", examples.digest, f"{len(examples.manifest.files)} files"),
+        TraceStep("shard", example.file.sha256, shard),
+        TraceStep("example", "", masked.text.replace("\n", " ")),
+        TraceStep("tokens", tokens.digest, f"from corpus {corpus[:12]}"),
+        TraceStep("shard", origin.file.sha256, f"{origin.file.name}, row {origin.row}"),
+        TraceStep("document", digest, document.title.partition(", ")[2] + several),
+        TraceStep("text", "", document.text.replace("\n", " ")),
+    ]
 
 
 def _model_steps(found: dict[str, Artifact]) -> list[TraceStep]:

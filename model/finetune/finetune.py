@@ -145,37 +145,33 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
     if encoders is not given:  # compared with the encoder that reads with its own vocabulary
         before = prepared_tasks(table, config, given[0], quiet=True)
     groups = plan_trials(config, [problem for problem, _ in loaded])
-    # Too few groups to give each rank one: all ranks share each trial's batches instead.
-    shared = world.ranks > len(groups)
-    if shared:  # all cores of a rank are in the same trial
+    deal = Deal(groups, world)
+    if deal.is_shared:  # all cores of a rank are in the same trial
         workers, threads = 1, threads_per_rank(machine)
         torch.set_num_threads(threads)
 
     def run_share(worker: Worker) -> TrialRunner:
         """Run this process's share of the trials; ranks and workers do not communicate."""
-        # Numbered so that the first workers of all ranks come before the second ones: with few
-        # groups, every rank gets one before any gets two.
-        number, size = world.rank + world.ranks * worker.number, world.ranks * worker.size
+        own = deal.of_worker(worker)
         runner = TrialRunner(
             output=table.output,
             config=config,
             encoders=encoders,
             tasks={record.name: record for _, record in loaded},
             advance=worker.advance,
-            trials=sum(len(group.plans) for group in (groups if shared else groups[number::size])),
-            world=world if shared else world.alone(),
+            trials=sum(len(group.plans) for group in own),
+            world=world if deal.is_shared else world.alone(),
             token_budget=machine.token_budget or DEFAULT_TOKEN_BUDGET,
-            writes=world.is_first or not shared,
+            writes=world.is_first or not deal.is_shared,
         )
-        # for progress: the groups of this rank, over all its workers
-        logged = groups if shared else groups[world.rank :: world.ranks]
-        steps = sum(group.steps for group in logged)
+        steps = sum(group.steps for group in deal.of_rank())
         worker.progress = Progress("finetune", steps, unit="steps")
-        if shared:  # all ranks are in the same trial, and fail together
-            for group in groups:
+        if deal.is_shared:  # all ranks are in the same trial, and fail together
+            for group in own:
                 runner.run_group(group)
         else:
-            run_each(groups[number::size], runner.run_group)
+            run_each(own, runner.run_group)
+        number = deal.number(worker)
         if runner.writes:
             put_json(table.output, runner.seconds, name=f"seconds-{number}.json")
         # The first process collects the weights that others leave.
@@ -190,6 +186,36 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
             commit_trials(table, runner, groups, earlier, untouched=first)
         world.barrier()
     return open_artifact(table.output)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Which groups of trials are whose: of a rank, and of each of its workers."""
+
+    groups: Sequence[TrialGroup]
+    world: World
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are too few groups: then all ranks share each trial's batches instead."""
+        return self.world.ranks > len(self.groups)
+
+    def number(self, worker: "Worker") -> int:
+        """The number of a process among those of all ranks.
+
+        The first workers of all ranks come before the second ones: with few groups, every rank gets
+        one before any gets two.
+        """
+        return self.world.rank + self.world.ranks * worker.number
+
+    def of_worker(self, worker: "Worker") -> Sequence[TrialGroup]:
+        """The groups that a worker of this rank trains."""
+        processes = self.world.ranks * worker.size
+        return self.groups if self.is_shared else self.groups[self.number(worker) :: processes]
+
+    def of_rank(self) -> Sequence[TrialGroup]:
+        """Those of all workers of this rank."""
+        return self.groups if self.is_shared else self.groups[self.world.rank :: self.world.ranks]
 
 
 def in_all_ranks(world: World, work: Callable[[], Result]) -> Result:

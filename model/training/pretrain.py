@@ -30,7 +30,7 @@ from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine, repetition
-from cloze.model.data.micro_batches import Share
+from cloze.model.data.micro_batches import BatchSource, Share
 from cloze.model.data.sources import (
     heldout_by_source,
     heldout_sources,
@@ -126,9 +126,8 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
         ):
             share = share_of(stage, machine, vocabulary_size=tokenizer.size, world=world)
             source = training_source(examples, tokenizer, stage, share=share)
-            for name, epochs in mixed_epochs(source).items() if world.is_first else ():
-                if warning := repetition(name, epochs):
-                    say(f"warning: pretrain: {warning}")
+            if world.is_first:
+                warn_of_repetition(source)
             engine = start_engine(stage, machine, tokenizer, start, world=world)
             trainer = Trainer(
                 stage=stage,
@@ -157,19 +156,28 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
             trainer.train()
             for tracker in trainer.telemetry.trackers:
                 tracker.finish()
-        # All ranks take part in gathering; only the first one keeps the weights.
-        masters = {
-            name: kept.master.cpu() for name, kept in trainer.engine.state() if world.is_first
-        }
-        if world.is_first:
-            # The checkpoints go only after the artifact exists: until then they are the only copy.
-            metrics = start.metrics.read_bytes()
-            commit_encoder(table, tokenizer, trainer, masters=masters, metrics=metrics)
-            shutil.rmtree(start.metrics.parent)
-        world.barrier()
+        finish(table, tokenizer, trainer, metrics=start.metrics)
     if not world.is_first:
         sys.exit(0)  # the first rank reports for all
     return open_artifact(table.output)
+
+
+def finish(
+    table: StageTable, tokenizer: SubwordTokenizer, trainer: Trainer, *, metrics: Path
+) -> None:
+    """Gather the weights, commit them on the first rank, and remove the checkpoints.
+
+    `metrics`: the log of all steps, in the folder of the checkpoints. All ranks return together.
+    """
+    world = trainer.world
+    # All ranks take part in gathering; only the first one keeps the weights.
+    masters = {name: kept.master.cpu() for name, kept in trainer.engine.state() if world.is_first}
+    if world.is_first:
+        # The checkpoints go only after the artifact exists: until then they are the only copy.
+        log = metrics.read_bytes()
+        commit_encoder(table, tokenizer, trainer, masters=masters, metrics=log)
+        shutil.rmtree(metrics.parent)
+    world.barrier()
 
 
 @dataclass(frozen=True)
@@ -256,6 +264,13 @@ def milestones_of(
 
     folder = Path(filesystem.local_path(machine.milestones)) / table.key[:16]
     return Milestones(folder, stage.pretrain.steps, files)
+
+
+def warn_of_repetition(source: BatchSource) -> None:
+    """Warn of parts of a mixture that training reads so often that it gains little."""
+    for name, epochs in mixed_epochs(source).items():
+        if warning := repetition(name, epochs):
+            say(f"warning: pretrain: {warning}")
 
 
 def share_of(
