@@ -810,6 +810,7 @@ def _byte_level(
                 "cannot be reproduced"
             )
     with _refusing(path):
+        # One word is encoded at once: some files are parsed, and fail only when they are used.
         backend = Tokenizer.from_str(content)
         backend.encode("a")
     ids = backend.get_vocab(with_added_tokens=True)

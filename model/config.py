@@ -412,6 +412,7 @@ def shares_of(
                 "tokens says why: change [cleaning], or remove its share"
             )
     rest = max(1 - sum(mixture.values()), 0.0)
+    # At 1 they keep the shares of their sizes; the nearer to 0, the more alike their shares.
     others = {n: size**temperature for n, size in sizes.items() if n not in mixture and size}
     if rest > 1e-9 and not others:
         raise UsageError(

@@ -71,6 +71,7 @@ class KeptDigests:
         cls, artifact: Artifact, corpus: CorpusConfig, *, with_tokens: bool = False
     ) -> "KeptDigests":
         """Those of a finished artifact that was made from this `corpus`."""
+        # A split as its number: a byte for each of perhaps a billion documents.
         names = split_names(corpus)
         digests = [np.zeros((0, TOKEN_DIGEST_BYTES), dtype=np.uint8)]
         splits, tokens = [np.zeros(0, np.uint8)], [np.zeros(0, np.int64)]
@@ -85,6 +86,7 @@ class KeptDigests:
                     tokens.append(list_lengths(table["token_ids"]))
             splits.append(np.full(len(digests[-1]), names.index(split), dtype=np.uint8))
         scalars, splits_K = digest_scalars(np.concatenate(digests)), np.concatenate(splits)
+        # Sorted, they are found by bisection and need no table of their own.
         order = np.argsort(scalars)
         tokens_K = np.concatenate(tokens)[order] if with_tokens else None
         seen_K = np.zeros(len(order), dtype=np.bool_)
@@ -98,6 +100,7 @@ class KeptDigests:
         """
         if not len(self.digests_K):
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        # The nearest place of each; whether it is the same digest is asked below.
         digests_D = digest_scalars(block.digests)
         places_D = np.minimum(np.searchsorted(self.digests_K, digests_D), len(self.digests_K) - 1)
         splits_D = assign_splits(
@@ -119,6 +122,7 @@ class KeptDigests:
         """The tokens of the documents at these places, with those of their held-out ends: (N,)."""
         assert self.tokens_K is not None  # they were asked for
         tokens_N = self.tokens_K[places_N]
+        # Only in so small a corpus are ends of documents held out, under digests of their own.
         if len(self.digests_K) < 2 * FEWEST_DOCUMENTS:
             for row, digest in enumerate(_as_bytes(self.digests_K[places_N])):
                 is_tail_K = self.digests_K == np.bytes_(tail_digest(digest))
@@ -214,6 +218,7 @@ def _table(
 
 
 def _with_languages(table: pa.Table) -> pa.Table:
+    # The text that was kept, not the one that was read, is asked for its language.
     texts = [text.encode() for text in table["text"].to_pylist()]
     ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
     text = np.frombuffer(b"".join(texts), dtype=np.uint8)

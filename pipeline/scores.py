@@ -99,13 +99,18 @@ def make_scores(table: StageTable, options: list[str]) -> Artifact:
         put_bytes(table.output, _ipc_bytes(made), name=f"{WORK}/{MODEL_NAME}", rows=len(made))
         (entry,) = all_finished(table.output, [f"{WORK}/{MODEL_NAME}"])
         model = filesystem.join(table.output, entry.stored_name)
+    # The model travels as a file in the artifact's folder: workers may be on other machines, and a
+    # pickled model of millions of buckets would be sent with every shard.
     score = partial(write_scores, stage=stage, model=model, output=table.output)
     runner.finish(shards, score, name_of=scores_name, progress="scores", label="Score")
+    # Before the merge: the key names the files as they were when the run was planned.
     files.require_unchanged()
     entries = all_finished(table.output, list(map(scores_name, shards)))
     totals: Counter[str] = Counter()
     with scratch_directory(table.output) as scratch, naming_full_disk(scratch):
         path = os.path.join(scratch, SCORES_NAME)
+        # Digests are ascending over all shards, so the rows can be written as they are merged, and
+        # only counts by score are held.
         counts = _Counts()
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, SCORES_SCHEMA) as writer:
             for batch in of_equal_size(_merged(entries, table.output, scratch), SCORES_SCHEMA):
@@ -151,7 +156,10 @@ def write_scores(
             continue
         scores_D, words_D, known_D = scorer.score(text)
         words, known = words + int(words_D[kept_D].sum()), known + int(known_D[kept_D].sum())
+        # Held-out documents are scored too, but do not count: a threshold that is chosen by their
+        # scores would have seen what it is judged on.
         held_out_D = drawn_documents(block.digests_D2, share=corpus.heldout_share, seed=stage.seed)
+        # A source may be held out whole.
         held_out_D |= bool(corpus.sources[block.source].heldout)
         columns = [
             digest_array(block.digests),
@@ -161,6 +169,7 @@ def write_scores(
         ]
         whole = pa.RecordBatch.from_arrays(columns, schema=SCORES_SCHEMA)
         batches.append(whole.filter(pa.array(kept_D)))
+    # Sorted runs can be merged a range of digests at a time, whatever the size of the corpus.
     table = pa.Table.from_batches(batches, SCORES_SCHEMA).sort_by("document_digest")
     with temporary_directory() as scratch, naming_full_disk(scratch):
         path = os.path.join(scratch, "scores.arrow")
@@ -195,6 +204,8 @@ def _make_model(
         return model.table(), {"labelled": facts}
     if way_of(config) == "good":
         good = CorpusConfig(sources=config.good, abbreviations=stage.corpus.abbreviations)
+        # A folder of its own: what is left there of another attempt is compared with the state of
+        # these files, not of the corpus.
         good_files = CorpusFiles(good, filesystem.join(runner.output, f"{WORK}/good"))
         good_shards = good_files.shards()
         every = _counted(shards, runner, CountedText("all", stage.corpus, stage.cleaning))
@@ -252,7 +263,9 @@ def write_counts(shard: InputShard, *, text: CountedText, output: str, queue: Wo
         words_W, pairs_P, first_P = in_buckets(words)
         kept_W = is_kept_D[words.documents_W]
         counts[:WORDS] += np.bincount(words_W[kept_W], minlength=WORDS)
+        # A pair counts where its first word does; both are of the same document.
         counts[WORDS:] += np.bincount(pairs_P[kept_W[first_P]], minlength=SIZE - WORDS)
+    # Sparse: a shard has few of the five million buckets.
     buckets = np.flatnonzero(counts)
     columns = [pa.array(buckets.astype(np.uint32)), pa.array(counts[buckets])]
     table = pa.Table.from_arrays(columns, schema=COUNTS_SCHEMA)

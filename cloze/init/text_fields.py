@@ -39,6 +39,8 @@ def text_field(rows: Sequence[Row], path: str) -> tuple[str, str, tuple[str, ...
     within_lists: set[str] = set()
     for row in rows:
         for name, value in _leaves(row, within_lists):
+            # Over all sampled records: a field that is long in one and missing in most is not the
+            # text.
             prose[name] += prose_length(value)
             texts.setdefault(name, []).append(value)
     longest = prose.most_common(1)
@@ -50,6 +52,7 @@ def text_field(rows: Sequence[Row], path: str) -> tuple[str, str, tuple[str, ...
             f"{lists if within_lists else ''}; expected a key or column of texts"
         )
     field = longest[0][0]
+    # Summaries, comments or a second language may be longer than the field that is called the text.
     if prose[PREFERRED] >= ENOUGH * longest[0][1]:
         field = PREFERRED
     others = ", ".join(name for name in texts if name != field)
@@ -80,6 +83,7 @@ def _leaves(row: Row, within_lists: set[str], prefix: str = "") -> Iterator[tupl
             yield from _leaves(value, within_lists, f"{name}.")
         elif isinstance(value, list) and value and all(isinstance(one, str) for one in value):
             yield name, "\n".join(value)
+        # No reader takes texts out of lists of objects, so the error names them.
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             within_lists.update(f"{name}[].{key}" for key in value[0])
 

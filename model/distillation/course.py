@@ -54,6 +54,8 @@ class Course:
         self.lessons = lessons
         self.model = model
         self.world = world
+        # The rest of an epoch that fills no batch is left out: the next epoch draws another order,
+        # so over several each text gets its turn.
         self.batches = max(len(lessons) // config.batch_size, 1)
         self.steps = config.epochs * self.batches
         warmup = round(self.steps * config.warmup_share)
@@ -63,6 +65,8 @@ class Course:
             self.computed, world=world, schedule=Schedule(optimizer, self.steps)
         )
         self.curve: list[dict[str, JsonValue]] = []
+        # Losses since the last point of the curve, which is their mean: single batches differ too
+        # much to be drawn.
         self._sums, self._count = [0.0, 0.0], 0
 
     def train(
@@ -70,6 +74,8 @@ class Course:
     ) -> None:
         """Make all steps, from the latest checkpoint on; `Terminated` after one if asked to."""
         saved, first = resume(checkpoints, world=self.world, identity=identity), 0
+        # What a step depends on is all here: the parameters with the optimizer's state, the number
+        # of steps made, and the half-summed point of the curve.
         if saved is not None:
             shapes = {name: value.shape for name, value in self.model.named_parameters()}
             state = dict(saved.parameters(shapes, world=self.world))
@@ -90,6 +96,8 @@ class Course:
                 if stop.wanted:
                     checkpoints.wait()
                     raise Terminated
+                # A failure to write in the thread behind is raised at the next step rather than at
+                # the end.
                 checkpoints.wait(only_if_done=True)
         finally:
             checkpoints.close()
@@ -99,8 +107,10 @@ class Course:
         """One update; the two losses before it."""
         pair = self.lessons.losses(self.computed, self._rows(number), step=number)
         terms = [weight * loss for weight, loss in zip(self.lessons.weights, pair, strict=True)]
+        # One backward pass of the sum: the two losses share everything but their last products.
         self.engine.backward(terms[0] + terms[1], last=True)
         outcome = self.engine.step(number, torch.stack(pair).detach())
+        # Pre-training skips such a step; a course is short, so it asks for a lower rate instead.
         if not outcome.applied:
             rate = self.stage.distill.optimizer.learning_rate
             raise ClozeError(
@@ -114,6 +124,8 @@ class Course:
     def _rows(self, number: int) -> Places:
         """The texts of one step, each of an epoch in one batch."""
         epoch, place = divmod(number, self.batches)
+        # The order of an epoch is a function of its number alone, so a course that goes on need not
+        # know what was read before.
         order = permutation(address(self.stage.seed, "distill", epoch), len(self.lessons))
         size = self.stage.distill.batch_size
         rows: Places = np.asarray(order[place * size : (place + 1) * size], np.int64)
@@ -122,6 +134,8 @@ class Course:
     def _note(self, step: int, found: list[float]) -> None:
         self._sums = [total + one for total, one in zip(self._sums, found, strict=True)]
         self._count += 1
+        # A point wherever the share of the steps made passes another hundredth, however many steps
+        # there are.
         if step * CURVE_POINTS // self.steps > (step - 1) * CURVE_POINTS // self.steps:
             means = (total / self._count for total in self._sums)
             self.curve.append({"step": step, **dict(zip(self.lessons.names, means, strict=True))})

@@ -97,6 +97,7 @@ def make_student(table: StageTable, options: list[str], *, fault: FaultHook = no
     with patient_threads(threads):
         make = _task_student if stage.distill.texts else _vector_student
         course, entries, statistics, encoders = make(table, stage, trained)
+        # Of both on this machine and in turns, since only their ratio says anything.
         times = milliseconds(encoders)
     entries.append(put_json(table.output, course.curve, name="curve.json"))
     entries.append(put_json(table.output, statistics["quality"], name="quality.json"))
@@ -122,6 +123,8 @@ def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) ->
     teacher = read_vector_teacher(table.input_path("teacher"))
     sequences, vectors_NH = read_lessons(open_artifact(table.input_path("lessons")))
     files = start_student(teacher, config)
+    # Only while it learns. The artifact keeps the configuration with the dropout, which whoever
+    # fine-tunes the student wants.
     exact = replace(files, config=files.config.model_copy(update=WITHOUT_DROPOUT))
     model = VectorModel(exact.encoder(pretrained=True, seed=0), vector_modules(teacher))
     lessons = VectorLessons(
@@ -132,6 +135,8 @@ def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) ->
     )
     course = trained(lessons, model)
     student = replace(files, parameters={**files.parameters, **_values(model)})
+    # After the training, so that the lessons keep the teacher's ids: pieces that no text has were
+    # never looked up, and their rows can go without changing any vector.
     if config.prune_vocabulary:
         kept = kept_pieces(teacher.tokenizer, sequences.input_ids.values)
         student = replace(
@@ -139,6 +144,7 @@ def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) ->
             tokenizer=pruned_tokenizer(teacher.tokenizer, kept),
             parameters=pruned_parameters(student.parameters, kept),
         )
+    # On texts that were held out: on those it has learnt, a student looks better than it is.
     quality = neighbours_found(teacher, student, open_artifact(table.input_path("texts")))
     written = contents(student, made="distilled from a larger encoder with")
     entries = [put_bytes(table.output, one, name=name) for name, one in written.items()]
@@ -161,6 +167,8 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
     rows, held_out = parts_of(read_rows(teacher, config.texts), stage.seed)
     problem = rows_as_problem(teacher, rows)
     model = start_task_student(teacher, config)
+    # States of another width cannot be compared with the teacher's; such a student learns the
+    # answers alone.
     logits, reads = read_answers(open_artifact(table.input_path("lessons")))
     is_as_wide = model.head.in_features == teacher.model.head.in_features
     lessons = TaskLessons(
@@ -180,6 +188,8 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
         teacher, model=task_model(weights, shape, tokenizer, teacher), tokenizer=tokenizer
     )
     quality = answers_kept(teacher, student, held_out)
+    # No weights: `save_model` takes those of encoder and head from the trained model, and shape,
+    # tokenizer and licence from here.
     card = f"---\n{teacher.licence}---\n"
     files = EncoderFiles(config=shape, tokenizer=tokenizer, parameters={}, card=card)
     task = teacher.saved.task
@@ -219,6 +229,7 @@ def start_student(teacher: EncoderFiles, config: DistillConfig) -> EncoderFiles:
     if shape.hidden_size != teacher.config.hidden_size:
         refuse_fixed_width(vector_modules(teacher))
     weights = student_weights(teacher.parameters, teacher.config, shape)
+    # Lessons do not teach them: beside an encoder that has changed they would fill masks badly.
     heads = [name for name in weights if name.startswith(PRETRAINING_HEADS)]
     return replace(
         teacher,

@@ -87,12 +87,16 @@ def _answers(table: StageTable, stage: LessonsStage, device: torch.device) -> Ar
     problem = rows_as_problem(teacher, rows)
     model = teacher.model.to(device)
     model.encoder.pack()
+    # Of one row there may be several sequences (windows of a long text, candidates of a question);
+    # lessons are of sequences, in the order of the rows.
     sequences = np.arange(len(problem.sequences[SPLIT]))
     progress = Progress("lessons", len(sequences), unit="texts")
     entries = []
     for number, first in enumerate(range(0, len(sequences), TEXTS_AT_ONCE)):
         chosen = sequences[first : first + TEXTS_AT_ONCE]
         name = f"lessons-{number:05}.safetensors"
+        # The texts of a file depend on its number alone, so one that is there is as this attempt
+        # would make it.
         entry = finished_file(table.output, name)
         if entry is None:
             logits, reads = answers_of(model, problem, chosen)
@@ -115,6 +119,7 @@ def _vectors(table: StageTable, stage: LessonsStage, device: torch.device) -> Ar
     texts = training_texts(open_artifact(table.input_path("texts")))
     teacher = read_vector_teacher(table.input_path("teacher"))
     modules, tokenizer = vector_modules(teacher), teacher.tokenizer
+    # A teacher that truncates texts earlier than configured has no vectors of longer ones to teach.
     longest = min(stage.max_seq_length, modules.max_seq_length)
     prompts = modules.prompt(DOCUMENT), modules.prompt(QUERY)
     entries, tokens, truncated, unknown = [], 0, 0, 0
@@ -133,6 +138,8 @@ def _vectors(table: StageTable, stage: LessonsStage, device: torch.device) -> Ar
         tokens += len(sequences.input_ids.values)
         truncated += sequences.truncated
         unknown += int(np.count_nonzero(sequences.input_ids.values == tokenizer.unk_id))
+        # Looked at in the first file only: a folder in another language shows at once, and hours
+        # are saved.
         if not first:
             refuse_another_language(sequences, tokenizer)
         name = f"lessons-{number:05}.safetensors"
@@ -166,6 +173,8 @@ def span_of(text: str, seed: int) -> str:
     draw = np.random.default_rng(address(seed, "span", text))
     fewest, most = SPAN_WORDS
     size, words = int(draw.integers(fewest, most + 1)), text.split()
+    # A text of a few words, or of a script that does not space them, has no words to take a span
+    # of.
     if len(words) > fewest:
         start = int(draw.integers(0, max(len(words) - size, 0) + 1))
         return " ".join(words[start : start + size])
@@ -192,6 +201,7 @@ def vectors_of(model: VectorModel, sequences: Sequences) -> NDArray[np.float16]:
     device = next(model.parameters()).device
     found: dict[int, NDArray[np.float16]] = {}
     for rows in batches_by_length(sequences.lengths, token_budget=tokens_at_once(device)):
+        # Half precision: a cosine of two such vectors is right to three digits, at half the disk.
         vectors = model(sequences.batch(rows).to(device)).half().cpu().numpy()
         found.update(zip(rows.tolist(), vectors, strict=True))
     return np.stack([found[row] for row in range(len(sequences))])
@@ -207,6 +217,7 @@ def lesson_bytes(sequences: Sequences, vectors_NH: NDArray[np.float16]) -> bytes
 def read_lessons(lessons: Artifact) -> tuple[Sequences, Tensor]:
     """All texts, and their vectors, [N, H] float16."""
     files = [load(lessons.read_bytes(name)) for name in _names(lessons)]
+    # Each file counts its offsets from 0; joined, they are sums of lengths again.
     lengths = torch.cat([one["offsets"].diff() for one in files])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).numpy()
     ids = Ragged(torch.cat([one["ids"] for one in files]).numpy(), offsets)

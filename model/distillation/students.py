@@ -69,6 +69,7 @@ def student_shape(teacher: EncoderConfig, *, layers: int, width: int = 0) -> Enc
             f"width {width}: expected a multiple of {head}, the width of the teacher's heads, "
             f"below its {teacher.hidden_size}"
         )
+    # Multiplied first, so that a share of 4 inner units per unit of width stays 4.
     inner = teacher.intermediate_size * width // teacher.hidden_size
     sizes |= {
         "hidden_size": width,
@@ -96,6 +97,8 @@ def student_weights(
     chosen = dict(_renumbered(teacher, numbers))
     if student.hidden_size == shape.hidden_size:
         return {name: value.clone() for name, value in chosen.items()}
+    # One basis for the whole network: residual connections add up the states of all layers, which
+    # must therefore have their directions in common.
     basis_HW = _basis(teacher, student.hidden_size)
     kept = {number: _kept_units(chosen, number, shape, student) for number in range(len(numbers))}
     return {name: _reduced(name, value, basis_HW, kept) for name, value in chosen.items()}
@@ -140,6 +143,8 @@ def _kept_units(
         return found
 
     heads, size = shape.num_attention_heads, shape.hidden_size // shape.num_attention_heads
+    # What a head can add to a state is bounded by the product of both norms; queries and keys
+    # decide only where it looks.
     values = norms("attention.value_weight") * norms("attention.output_weight")
     best = values.view(heads, size).sum(1).topk(student.num_attention_heads).indices
     places = (best.sort().values[:, None] * size + torch.arange(size)).flatten()
@@ -162,6 +167,8 @@ def _reduced(
             return value @ basis_HW
         # A scale by direction becomes a matrix in another basis, of which the diagonal is kept.
         return torch.einsum("hw,h,hw->w", basis_HW, value, basis_HW)
+    # An axis of states is rotated into the basis; heads and inner units are picked whole, as a
+    # nonlinearity stands between their weights.
     for axis, meaning in enumerate(AXES.get(own, "")):
         if meaning == "H":
             value = (value.movedim(axis, -1) @ basis_HW).movedim(-1, axis)

@@ -55,6 +55,7 @@ class Teacher:
 def read_teacher(location: str, task: str) -> Teacher:
     """The teacher's model of `task`, in an artifact or a folder."""
     source: Source = open_source(location)
+    # An artifact may hold models of several tasks, a folder is one.
     if source.manifest is not None:
         source = saved_source(source, task)
     model, saved, tokenizer = read_model(source)
@@ -85,6 +86,8 @@ def rows_as_problem(teacher: Teacher, table: TaskTable) -> Problem:
 
 def parts_of(table: TaskTable, seed: int) -> tuple[TaskTable, TaskTable]:
     """Rows to learn, and rows that are held out, each in order."""
+    # By seed and number of rows alone, so that both stages, lessons and training, hold out the
+    # same.
     order = permutation(address(seed, "held out"), len(table))
     count = min(-(-len(table) // HELD_OUT), MOST_HELD_OUT)
     learnt, held_out = (
@@ -102,6 +105,7 @@ def answers_of(
     lengths, counts = problem.sequences[SPLIT].lengths, problem.reads_of(SPLIT)[sequences]
     offsets = offsets_of(counts)
     logits = np.empty((offsets[-1], model.head.out_features), np.float32)
+    # Batches come by length, rows are wanted in order: each batch is put where its rows belong.
     reads = np.empty((offsets[-1], model.head.in_features), np.float16)
     budget = tokens_at_once(device)
     for places in batches_by_length(lengths[sequences], token_budget=budget):
@@ -162,6 +166,8 @@ class TaskLessons:
         self.weights = (1.0, weight if reads is not None else 0.0)
         self._counts = problem.reads_of(SPLIT)
         self._starts = offsets_of(self._counts)[:-1]
+        # In units of the variance, a student that answers the mean has an error of 1, whatever the
+        # scale of logits and states: so one weight between them suits every task.
         self._scales = [_variance(logits), _variance(reads)]
 
     def __len__(self) -> int:

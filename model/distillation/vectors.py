@@ -38,6 +38,7 @@ class VectorModel(nn.Module):
 def read_vector_teacher(location: str) -> EncoderFiles:
     """The encoder whose vectors are learnt; refuses one that was trained to do something else."""
     files = read_sentence_encoder(location)
+    # With modules.json it is a sentence encoder, whatever other heads the file holds.
     if files.ignored and files.modules is None:
         raise UsageError(
             f"{location}: has {files.ignored[0]}, a task's head, and no modules.json: its vectors "
@@ -94,6 +95,8 @@ def targets_of(vectors_NH: Tensor, *, width: int) -> Tensor:
     """
     if width == vectors_NH.shape[1]:
         return vectors_NH
+    # The second moment, as for the weights (students.py): of all choices of so many directions,
+    # these keep most of the products of vectors with each other.
     exact_NH = vectors_NH.float()
     _, basis_HH = torch.linalg.eigh((exact_NH.T @ exact_NH).double())
     narrow_NW = exact_NH @ basis_HH[:, -width:].float()
@@ -108,6 +111,7 @@ def losses(vectors_BW: Tensor, targets_BW: Tensor, *, temperature: float) -> tup
 
     def ranked(one_BW: Tensor) -> Tensor:
         scores_BB = one_BW @ one_BW.T / temperature
+        # A large number rather than infinity, of which the divergence would be 0 · infinity.
         return scores_BB.masked_fill(itself_BB, -1e9).log_softmax(-1)
 
     ranking = functional.kl_div(

@@ -267,6 +267,7 @@ def task_card(
             for metric, value in values.items()
         ]
     else:
+        # A student has no trial of its own.
         quality = manifest.statistics["quality"]
         scores = [(name, f"{value}") for name, value in quality.items()]
     return _joined(

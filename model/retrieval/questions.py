@@ -347,7 +347,10 @@ class _Matcher:
                 yield number
         if not (self._runs or self._longest):
             return
+        # Only here, since splitting costs more than all look-ups by file.
         found = _words(passage.text)
+        # An answer can only be in a passage that has its longest word: one look-up for each of the
+        # passage's words, however many the answers.
         for number in {n for word in set(found) for n in self._longest.get(word, ())}:
             if self._agrees(number, passage, found):
                 yield number
@@ -357,6 +360,8 @@ class _Matcher:
             for number in self._runs.get(run, ()):
                 common[number] += 1
         for number, count in common.items():
+            # Passages are cut elsewhere than where the user copied from, so parts in common
+            # suffice, measured by the shorter of both.
             shorter = min(len(runs), len(_runs(self._every[number].passage)))
             if count >= IN_COMMON * shorter and self._agrees(number, passage, found):
                 yield number
@@ -370,6 +375,7 @@ class _Matcher:
             return False
         if not right.answers:
             return True
+        # With spaces around both, an answer matches whole words only.
         text = f" {' '.join(found)} "
         return any(f" {' '.join(answer)} " in text for answer in right.answers)
 

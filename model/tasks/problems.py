@@ -167,12 +167,14 @@ def without_rows(table: TaskTable, path: str) -> TaskTable:
         shown = " | ".join(
             str(table.columns[name][index]) for name in ("text_a", "text_b") if table.has(name)
         )
+        # White space is compared loosely: a spreadsheet changes it.
         if listed.has("text") and str(listed.columns["text"][place]).split() != shown.split():
             raise UsageError(
                 f"{where}: its text is {str(listed.columns['text'][place])[:60]!r}, but row "
                 f"{number} of {table.path} is {shown[:60]!r}; the file was changed since: list "
                 "its rows again, or remove the column text"
             )
+        # A column of numbers with gaps is read as floats: 0.0 and 1.0.
         mark = str(weight).strip().removesuffix(".0")
         if mark not in ("0", "1"):
             raise UsageError(

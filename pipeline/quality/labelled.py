@@ -45,6 +45,8 @@ def read_labelled(config: QualityConfig) -> Labelled:
     """Read `quality.labelled`; raises `UsageError` for a file from which no model can be made."""
     path, labels = config.labelled, dict[bytes, float]()
     for place, text, label in _rows(config):
+        # Equal texts count once: copies on both sides of a fold would make the cross-validation
+        # look better than the model is.
         raw = text.encode("utf-8", "surrogateescape").strip() + b"\n"
         if raw != b"\n" and labels.setdefault(raw, label) != label:
             raise UsageError(f"{place}: the text has another label here than before; remove one")
@@ -53,6 +55,7 @@ def read_labelled(config: QualityConfig) -> Labelled:
             f"quality.labelled = {path}: {len(labels):,} distinct documents, expected {FEWEST} to "
             f"{MOST:,}; for more, fine-tune an encoder on them and give it as quality.model"
         )
+    # An order that has nothing to do with that of the file, of which folds can be cut.
     texts = sorted(labels, key=lambda text: hashlib.blake2b(text).digest())
     labels_D = np.array([labels[text] for text in texts])
     kinds, counts = np.unique(labels_D, return_counts=True)
@@ -69,6 +72,7 @@ def read_labelled(config: QualityConfig) -> Labelled:
             "1 (1 is good)"
         )
     block = DocumentBlock(*concatenated(texts), np.arange(len(texts)))
+    # As the corpus is cleaned, or its own traces would tell the two apart.
     cleaned, _ = clean(block, line_break="detect", from_html=False)
     return Labelled(cleaned, labels_D)
 

@@ -70,6 +70,7 @@ class LinearModel:
         text_D, known_D = raw.known(self.is_known)
         shapes_DS = self._scaled(raw.shapes(text_D, known_D))
         found_D = self.bias + (shapes_DS * self.weights_F[2 * BUCKETS :]).sum(axis=1)
+        # A sparse product: each entry of a document times its weight, summed by document.
         for part, first in ((raw.words, 0), (raw.pairs, BUCKETS)):
             of_part_D = np.bincount(
                 part.documents, part.roots * self.weights_F[first + part.buckets], len(found_D)
@@ -85,6 +86,7 @@ class LinearModel:
         """The model as a table, to be written beside the scores."""
         known = np.zeros(len(self.weights_F), dtype=np.int64)
         known[:BUCKETS] = self.is_known
+        # A million features, of which some hundred documents have a few thousand.
         places = np.flatnonzero((self.weights_F != 0) | (known != 0))
         facts = {
             "bias": self.bias,
@@ -99,6 +101,7 @@ class LinearModel:
             "weight": pa.array(self.weights_F[places]),
             "is_known": pa.array(known[places]),
         }
+        # `repr` gives the digits with which a float is read back exactly.
         metadata = {name: repr(float(value)) for name, value in facts.items()}
         return pa.table(columns).replace_schema_metadata(metadata)
 
@@ -139,6 +142,7 @@ class _RootShares(NamedTuple):
     @classmethod
     def of(cls, documents: Int64s, buckets: Int64s, count: int) -> "_RootShares":
         """From the document and bucket of each word, of `count` documents."""
+        # One number per entry, so that sorting brings equal ones together.
         keys = documents * BUCKETS + buckets
         # half as wide, where they fit, which is sorted in half the time
         keys = np.sort(keys.astype(np.uint32) if count * BUCKETS < 1 << 32 else keys)
@@ -182,6 +186,7 @@ class _Features:
 
     def shapes(self, text_D: Int64s, known_D: Int64s) -> Floats:
         """(D, S): the share of each kind, that of unknown words, and the length."""
+        # A document without any word has shares of 0.
         tokens_D = np.maximum(np.bincount(self.documents_W, minlength=len(text_D)), 1)
         shares_DK = np.sqrt(self.kinds_DK / tokens_D[:, None])
         return np.column_stack((shares_DK, 1.0 - known_D / np.maximum(text_D, 1), np.log(tokens_D)))
@@ -260,10 +265,14 @@ def _solve(products: Floats, labels: Floats, ridge: float, *, logistic: bool) ->
 def _solve_ridge(products: Floats, ridges: Floats, wanted: Floats, start: Floats) -> Floats:
     """Solve (products + diagonal of ridges) x = wanted by conjugate gradients."""
     solved, diagonal = start.copy(), np.diagonal(products) + ridges
+    # Preconditioned by the diagonal: ridges of documents beyond doubt are large, and would slow it
+    # down.
     rest = wanted - _times(products, solved) - ridges * solved
     direction = rest / diagonal
     size = float((rest * direction).sum())
+    # A relative residual of 1e-8, measured as the preconditioner does.
     enough = 1e-16 * float((wanted * wanted / diagonal).sum())
+    # In exact arithmetic as many steps as unknowns suffice; twice as many allow for rounding.
     for _ in range(2 * len(wanted)):
         if size <= enough:
             break
@@ -272,6 +281,7 @@ def _solve_ridge(products: Floats, ridges: Floats, wanted: Floats, start: Floats
         solved += far * direction
         rest -= far * turned
         scaled = rest / diagonal
+        # Each direction is conjugate to those before, so that no step undoes another.
         size, before = float((rest * scaled).sum()), size
         direction = scaled + size / before * direction
     return solved

@@ -67,11 +67,16 @@ class NgramRatio:
         """The score of each document; its words with letters, and how many the good text has."""
         words = find_words(block)
         words_W, pairs_P, first_P = in_buckets(words)
+        # Both models share buckets, so a collision adds the same words to both, and little to their
+        # ratio.
         ratio_W = self.good.log_likelihoods(words_W, pairs_P, first_P)
         ratio_W -= self.every.log_likelihoods(words_W, pairs_P, first_P)
         count = len(block.ends)
+        # The mean, so that long documents are not judged by their length.
         sizes_D = np.maximum(np.bincount(words.documents_W, minlength=count), 1)
         scores_D = np.bincount(words.documents_W, ratio_W, minlength=count) / sizes_D
+        # Numbers and marks are the same in every language, so only words with letters tell whether
+        # the good text is of this one.
         known_W = words.is_text_W & (self.good.counts[words_W] > 0)
         text_D, known_D = (
             np.bincount(words.documents_W, which, minlength=count).astype(np.int64)

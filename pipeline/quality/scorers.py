@@ -57,6 +57,8 @@ def open_scorer(config: QualityConfig, path: str) -> Scorer:
     """The scorer; `path` is the file of one that was made here."""
     way = way_of(config)
     if way == "model":
+        # Imported by name, and only here: no other way needs torch, which takes seconds to import
+        # in every worker.
         module, _, name = FINE_TUNED.partition(":")
         opener = getattr(importlib.import_module(module), name)
         return _FineTuned(opener(config.model, config.task, config.label))

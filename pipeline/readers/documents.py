@@ -162,6 +162,8 @@ def pack(documents: Iterable[tuple[int, bytes | BrokenRecord]]) -> Iterator[Docu
     for position, found in documents:
         if isinstance(found, BrokenRecord):
             broken[len(texts)] = found.why
+        # A broken record stays as an empty document, so that it is counted, and named with its
+        # place.
         text = b"" if isinstance(found, BrokenRecord) else found
         positions.append(position)
         texts.append(text if text.endswith(b"\n") else text + b"\n")

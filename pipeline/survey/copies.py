@@ -235,6 +235,8 @@ class _Search:
         bands_DB = band_keys(sets, self._bands)
         part = _Columns(keys_D, bands_DB, starts_D, sizes_D, begins_D, lengths_D)
         self._parts.append(part)
+        # A reservoir by keys: the limit sinks, and whoever is above it would not have been taken
+        # had it been lower from the beginning.
         if sum(len(one.keys_N) for one in self._parts) > MOST_DOCUMENTS:
             every = _Columns.joined(self._parts)
             # Half of them, drawn like the sample itself.
@@ -246,11 +248,13 @@ class _Search:
         found = _Columns.joined(self._parts)
         found = found.rows(np.argsort(found.keys_N, kind="stable"))  # for any order of files
         documents = len(found.keys_N)
+        # Whoever shares a band is a candidate; their shingles, on disk, decide.
         members_P, groups_P = shared_bands(found.bands_NB.T)
         candidates_C, candidates_P = np.unique(members_P, return_inverse=True)
         if not len(candidates_C):
             return documents, 0, []
         starts_C, sizes_C = found.starts_N[candidates_C], found.sizes_N[candidates_C]
+        # Mapped: only the shingles of candidates are read.
         values = np.memmap(self._shingles, np.uint32, mode="r")
         sets = ShingleSets(values, starts_C, starts_C + sizes_C)
         stays_C = kept_for(candidates_P, groups_P, sets, threshold=self._config.threshold)
@@ -258,6 +262,8 @@ class _Search:
         kept, counts = np.unique(stays_C[near_C], return_counts=True)
         groups = []
         for row in np.argsort(-counts, kind="stable")[:SHOWN_GROUPS].tolist():
+            # `kept_for` says for whom each document would be dropped, as dedup does; a group is
+            # whoever has the same one.
             others = np.flatnonzero(near_C & (stays_C == kept[row]))[: SHOWN_MEMBERS - 1]
             both = sets.in_common(int(kept[row]), others)
             shares = both / (sizes_C[kept[row]] + sizes_C[others] - both)

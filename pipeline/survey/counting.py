@@ -76,6 +76,8 @@ class FrequentKeys:
         keys, counts = self._keys_K.tolist(), self._counts_K.tolist()
         found: list[Frequent] = []
         for row in rows:
+            # Ties with the last one are all looked at, so that their texts decide and not the order
+            # of keys.
             if len(found) >= wanted and counts[row] < found[-1].times:
                 break
             if counts[row] > 1 and keys[row] in self._texts:
@@ -90,9 +92,13 @@ class FrequentKeys:
         self._waiting = []
         order = np.argsort(keys_N, kind="stable")
         keys_N, counts_N = keys_N[order], counts_N[order]
+        # A key other than the first one stands before it, so that the first one, too, differs from
+        # what is before.
         starts = np.flatnonzero(np.diff(keys_N, prepend=~keys_N[:1]))
         keys_K, counts_K = keys_N[starts], np.add.reduceat(counts_N, starts)
         if len(keys_K) > self._counters:
+            # The largest count that does not fit: subtracted from all, it leaves at most so many
+            # counters above zero.
             beyond = len(keys_K) - self._counters - 1
             cut = int(np.partition(counts_K, beyond)[beyond])
             self.error += cut
@@ -116,6 +122,7 @@ class Lengths:
         """Count lengths, none negative."""
         if not len(lengths_N):
             return
+        # Bins of equal ratio: an error is a share of the length, whatever the length.
         octaves = np.log2(np.maximum(lengths_N, EXACT_LENGTHS) / EXACT_LENGTHS)
         bins_N = EXACT_LENGTHS + (octaves * BINS_PER_OCTAVE).astype(np.int64)
         bins_N = np.where(lengths_N < EXACT_LENGTHS, lengths_N, bins_N)
@@ -136,6 +143,7 @@ class Lengths:
             return [0] * len(shares)
         wanted = np.maximum(np.ceil(np.array(shares) * self.count), 1)
         bins = np.searchsorted(np.cumsum(self._counts_B), wanted)
+        # The middle of a bin, by ratio.
         above = EXACT_LENGTHS * 2.0 ** ((bins - EXACT_LENGTHS + 0.5) / BINS_PER_OCTAVE)
         lengths = np.where(bins < EXACT_LENGTHS, bins, np.round(above)).astype(np.int64)
         found: list[int] = np.clip(lengths, self._smallest, self._largest).tolist()

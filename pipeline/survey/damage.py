@@ -74,6 +74,8 @@ def _mojibake(name: str, codec: str) -> Kind:
         runs.append(b"(?<![A-Z])(?<!\xc3[\x80-\x9e])(?:\xc3\x82|\xc3\x83)" + follows)
     elif codec in _OWN_LEADS:
         runs.append(_OWN_LEADS[codec].encode() + follows)
+    # Candidates are cheap to find by two bytes, as the first character of mojibake has two or
+    # three; the pattern decides.
     leads = [_meaning(byte, codec) for byte in range(0xC2, 0xF5)]
     one, next_ = (np.array(sorted({lead[at] for lead in leads}), dtype=np.uint8) for at in (0, 1))
 

@@ -49,6 +49,8 @@ class DamageSurvey:
             if not len(places_M2):
                 continue
             found = self._found[kind.name]
+            # Places are ascending, so a document's first one is where the number of the document
+            # changes.
             documents_M = np.searchsorted(block.ends, places_M2[:, 0], side="right")
             first = np.flatnonzero(np.diff(documents_M, prepend=-1))
             found.times += len(places_M2)
@@ -56,6 +58,8 @@ class DamageSurvey:
             text = TextOfDocuments(block.text.tobytes(), block.ends)
             if "read as" in kind.name:
                 spans = places_M2[:LAYERS_LOOKED_AT].tolist()
+                # Mending takes long, and a few places tell as well as all how often the text was
+                # converted.
                 found.layers.update(mended(text.content[a:b].decode())[1] for a, b in spans)
             # Of each document the first place.
             shown = partial(_passage, kind, text, places_M2[first], source=source)

@@ -63,6 +63,7 @@ def values(rule: Rule, measures: TextMeasures, documents: int) -> Floats:
     is_most = bool(rule.breaks(measures, low_D).sum() >= rule.breaks(measures, high_D).sum())
     for _ in range(HALVINGS):
         middle_D = (low_D + high_D) / 2
+        # Of a maximum, a document breaks the limits below its value; of a minimum, those above it.
         above_D = rule.breaks(measures, middle_D) == is_most
         low_D, high_D = np.where(above_D, middle_D, low_D), np.where(above_D, high_D, middle_D)
     found_D: Floats = (low_D + high_D) / 2
@@ -87,6 +88,7 @@ class RuleSurvey:
         self._place = place
         on = {name: value for one in PRESETS.values() for name, value in one.items()}
         # n-grams are counted only if a setting asks for them
+        # Measures of rules that are off are needed too, since their effect is estimated.
         self._measured = rules.model_copy(
             update={name: value for name, value in on.items() if not getattr(rules, name)}
         )
@@ -122,12 +124,15 @@ class RuleSurvey:
             for preset, settings in PRESETS.items():
                 if rule.setting in settings:
                     broken = broken_D
+                    # A preset may have another limit than the run, and is judged by its own.
                     if (published := settings[rule.setting]) != limit:
                         assert isinstance(published, int | float)  # those of words have no preset
                         broken = rule.breaks(measures, published)
                     by_preset[preset] |= broken
             sides.count += int(broken_D.sum())
             sides.of += documents
+            # Rules without a number (lists of words, yes or no) have no nearness: samples are drawn
+            # by keys.
             distances_D, values_D = np.zeros(documents), None
             if isinstance(limit, int | float) and not isinstance(limit, bool):
                 values_D = values(rule, measures, documents)

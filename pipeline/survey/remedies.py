@@ -48,6 +48,8 @@ def _share(part: int, whole: int) -> str:
 
 def _copies(found: Survey) -> Iterator[Remedy]:
     copies = found.copies
+    # A run that searches has dropped them already. A fifth of the usual share is worth it, as
+    # copies are learnt by heart.
     if copies.searched == "sample" and copies.near > WORTH * copies.documents / 5:
         yield Remedy(
             finding=f"{copies.near:,} of {copies.documents:,} documents "
@@ -90,6 +92,7 @@ def _damage(found: Survey, stage: TokensStage) -> Iterator[Remedy]:
             # What the source decodes already, it does not decode a second time.
             if damage.name == ENTITIES and reader_named(source.reader).from_html:
                 continue
+            # Counted in the sample, compared with all documents of the source.
             if documents * max(1, 1 / found.sampled_share) < WORTH * found.sources[number].read / 5:
                 continue
             suggested.add((number, line))

@@ -176,13 +176,18 @@ class _Surveyor:
         documents = len(texts.ends_D)
         tokens_D = np.zeros(documents, dtype=np.int64)
         is_kept_D = np.zeros(documents, dtype=np.bool_)
+        # Whether a document was kept is not decided again but read in the artifact: copies and
+        # overlap depend on all other documents.
         rows, places = self._kept.find(texts, self._stage)
         is_kept_D[rows], tokens_D[rows] = True, self._kept.tokens(places)
         characters_D = characters(states.paragraphs)
         of_source = self._sources[texts.source]
+        # The unreadable part of a file stands as a document that was never one.
         of_source.read += int(np.count_nonzero(texts.reasons_D != Reason.BAD_FILE))
         of_source.add(characters_D[is_kept_D], tokens_D[is_kept_D])
 
+        # A document is in a sample if its key is small. Both samples have the same keys, so the
+        # smaller is part of the larger one.
         keys_D = document_streams(texts.digests_D2, stream_seed(SEED, "survey"))
         is_sampled_D = keys_D <= self._limit
         is_searched_D = is_kept_D & (keys_D <= self._search_limit)
@@ -203,6 +208,8 @@ class _Surveyor:
         # Rules have nothing to say about documents without text.
         has_text_D = wanted_D & (np.diff(states.paragraphs.ends, prepend=0) > 0)
         sentences_D = count_lines(states.texts.text, states.texts.ends_D)
+        # Sources with rules of their own are surveyed apart: a limit is only meaningful beside the
+        # documents that it is asked of.
         if has_text_D.any():
             rules = rules_of(self._stage.corpus.sources[source], self._stage.cleaning)
             place = self._place(source)
@@ -222,6 +229,7 @@ class _Surveyor:
         sizes_D = [characters(block) for block in (states.raw, states.paragraphs)]
         inked = (_inked(block) for block in (states.raw, states.paragraphs))
         before_D, after_D = inked
+        # White space alone is no change worth a page.
         changed_D = wanted_D & (before_D != after_D) & (after_D > 0)
 
         def change_at(row: int, chosen: str) -> Change:
@@ -246,6 +254,7 @@ class _Surveyor:
             )
 
         for chosen, which_D in (("at random", wanted_D & (before_D > 0)), ("changed", changed_D)):
+            # All alike, so that keys decide: a draw that does not depend on the order of files.
             scores_D = np.where(which_D, 0.0, np.inf)
             self._changes[chosen].offer(scores_D, keys_D, partial(change_at, chosen=chosen))
 
@@ -260,6 +269,7 @@ class _Surveyor:
             counted.add(keys_N, text_at)
         self._lines[states.texts.source].add(*phrases.lines(), every=True)
         source = states.texts.source
+        # What the rules mask is gone from the text; the others are counted as if they were masked.
         masked = rules_of(self._stage.corpus.sources[source], self._stage.cleaning).mask
         unmasked = tuple(name for name in KINDS if name not in masked)
         _, found = mask_personal(block, RulesConfig.model_validate({"mask": unmasked}))
@@ -275,6 +285,7 @@ class _Surveyor:
         except UsageError:  # without the extra `language` the survey does without
             self._languages = None
             return
+        # The first language only: of a text in two, the one with more of it.
         names = np.array([of[0][0] if of else UNKNOWN_LANGUAGE for of in told])
         for name in np.unique(names).tolist():
             rows = names == name
@@ -282,6 +293,7 @@ class _Surveyor:
 
     def result(self, run: str) -> Survey:
         """The survey, once the whole corpus was read."""
+        # Otherwise the page would describe other text than the artifact.
         self._kept.require_all_seen()
         statistics = self._artifact.manifest.statistics
         read = sum(text.read for text in self._sources.values())

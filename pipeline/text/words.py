@@ -75,10 +75,14 @@ def classes() -> npt.NDArray[np.uint16]:
     for code in chain(range(0xD800), range(0xE000, CODES)):
         character = chr(code)
         category = unicodedata.category(character)
+        # Unassigned code points have no class, so that a new version of Unicode changes only texts
+        # that use its characters.
         if category == "Cn":
             continue
         kind = 0
         if character.isalpha():
+            # Letters of scripts without case count as both, so that no rule about capitals finds
+            # them odd.
             lower, upper = character.islower(), character.isupper()
             kind |= LOWER * (lower or not upper) | UPPER * (upper or not lower)
         if category[0] in "PSC":

@@ -182,6 +182,7 @@ def _sentences(text: TextFile, tag_column: int, layout: FileLayout) -> Iterator[
         if line is not None and line.fields[0].startswith(DOCUMENT_START):
             begins = True
         elif line is not None and COMMENT.match(line.text):
+            # A word may be `#`: a line that looks like the lines of words is one of them.
             is_comment = not (
                 len(line.fields) in layout.widths
                 and _has(line, tag_column)
@@ -191,6 +192,7 @@ def _sentences(text: TextFile, tag_column: int, layout: FileLayout) -> Iterator[
         if line is not None and is_comment:
             layout.comments += 1
             layout.first_comment = line.number if layout.comments == 1 else layout.first_comment
+        # A blank line or a new document ends a sentence; several in a row end nothing more.
         if (line is None or begins) and current:
             yield _checked(text.path, SentenceLines(current, marks))
             current = []

@@ -53,6 +53,7 @@ class CollectionTexts:
 
         A relevant passage without any text cannot be found; its row is left out, with a remark.
         """
+        # Rows of irrelevant passages are checked like all others, and only then left out.
         grades = _grades(table)
         columns: dict[str, list[JsonValue]] = {"query": [], "passage": []}
         kept, textless = [], 0
@@ -89,6 +90,8 @@ class CollectionTexts:
     def whole(self, table: TaskTable) -> TaskTable:
         """The rows of `joined` with all other passages, dealt out among them as negatives."""
         texts = (text for text in self.passages.by_id.values() if not is_missing(text))
+        # By text rather than id: of passages that are equal, one is enough, and a relevant one must
+        # not also be a negative.
         others = dict.fromkeys(map(well_formed, texts))
         for passage in table.texts("passage"):
             others.pop(passage, None)
@@ -128,6 +131,7 @@ def _read(path: str, *, optional: Sequence[str]) -> Texts:
                 f"{table.place(row)}: _id is {name!r}, expected one that no other row has"
             )
         title = table.columns["title"][row] if table.has("title") else None
+        # BEIR's convention: a passage is its title and its text.
         parts = [part for part in (title, text) if not is_missing(part)]
         if not all(isinstance(part, str) for part in parts):
             raise UsageError(f"{table.place(row)}: text is {text!r}, expected text")
