@@ -404,6 +404,7 @@ def phases_to_do(run: RunConfig) -> list[tuple[int, int]]:
     if recipe.continue_from:
         with contextlib.suppress(ClozeError):  # that run may have been removed
             done = open_artifact(recipe.continue_from).manifest.config["pretrain"]["steps"]
+    # Rounded as training does, so that plan and run agree on the step of the change.
     ends = [round(share * recipe.steps) for share in accumulate(p.share for p in recipe.phases)]
     # Phases that the continued run has finished have no steps left.
     bounds = pairwise([done, *(max(end, done) for end in ends)])
@@ -433,6 +434,8 @@ def forecast_mixture(run: RunConfig, tokens: Mapping[str, float]) -> tuple[Sourc
     """
     phases = []
     for phase, (_, sequences) in zip(run.pretrain.phases, phases_to_do(run), strict=True):
+        # What is read is counted in sequences, sources in tokens: the mean length is between the
+        # two.
         length, packed = phase.max_seq_length, run.examples.pack_documents
         read = sequences * expected_yield(length, packed=packed).mean_length
         phases.append((run.mixed_recipe.shares(phase, tokens), read))
@@ -455,6 +458,7 @@ def counted_tokens(examples: Artifact) -> dict[str, float]:
     # The same text at every length: the shortest one stands for all.
     length = min((found["max_seq_length"] for found in train), default=0)
     counts = [
+        # Copies are counted together, and read in turns.
         [tokens / len(found["copies"]) for tokens in found["source_tokens"]]
         for found in train
         if found["max_seq_length"] == length
@@ -481,6 +485,7 @@ def forecast_training(
     budget = min(machine.training.token_budget or TOKEN_BUDGET, share)
     clusters = []
     for gpus in sorted({*GPUS, ranks}):
+        # More GPUs than sequences in a step would idle.
         if gpus <= recipe.batch_size:
             rates = machine.rates
             # Overhead of steps does not shrink with more GPUs.

@@ -1064,11 +1064,15 @@ class FinetuneConfig(Config):
 
     @model_validator(mode="after")
     def _trials_agree(self) -> "FinetuneConfig":
+        # Contradictions are refused here rather than ignored: a trial that is not made is not
+        # missed in a report.
         if self.ensemble and (len(self.seeds) < 2 or "pretrained" not in self.initialisations):
             raise ValueError(
                 "finetune.ensemble averages the seeds of the pre-trained encoder: set at least "
                 'two seeds, and include "pretrained" in the initialisations'
             )
+        # Vectors are compared as they leave the encoder, without a head that another kind of trial
+        # could replace.
         vectors = [task.name for task in self.tasks if task.kind == "retrieval"]
         if vectors and (self.bilstm or self.features or not self.fine_tuning):
             raise ValueError(

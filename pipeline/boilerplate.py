@@ -217,6 +217,8 @@ class Steps:
             progress="boilerplate",
             label=f"Count {of}",
         )
+        # A line recurs within its source: the same footer may be boilerplate in one and rare in
+        # another.
         entries: dict[int, list[FileEntry]] = {number: [] for number in self.sources}
         written = all_finished(self.search.output, list(map(name_of, shards)))
         for shard, entry in zip(shards, written, strict=True):

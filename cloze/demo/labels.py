@@ -102,6 +102,8 @@ def choose_items(
         found: list[Item] = []
         # round-robin over packages; None stands for an exhausted one
         for item in itertools.chain.from_iterable(itertools.zip_longest(*by_package)):
+            # An item may hold several examples; one that shares any with what was taken is left
+            # out, whole.
             own = set() if item is None else set(examples(item))
             if own and own.isdisjoint(taken):
                 taken |= own
@@ -123,6 +125,8 @@ def _split(corpus: Corpus, labels: LabelsConfig, *, seed: int) -> dict[str, Corp
     def is_dev(module: Module) -> bool:
         return int(stream_seed(seed, "labels dev", module.name)) < DEV_SHARE * 2**64
 
+    # Test packages are others than those of training: what is measured is documentation that nobody
+    # has seen.
     known = {name: corpus[name] for name in labels.packages}
     return {
         "train": {name: [one for one in found if not is_dev(one)] for name, found in known.items()},

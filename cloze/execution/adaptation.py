@@ -122,6 +122,7 @@ def adapt(
         raise UsageError(
             f"--words {how.words}: expected 1 to {MOST_WORDS:,}; leave it out to add none"
         )
+    # Everything that can be refused is, before the first program starts.
     name, questions = name or run_name(folder), str(questions_file or "")
     asked = Adaptation(model, folder, name, how, target, questions)
     if questions:
@@ -136,6 +137,7 @@ def adapt(
         vocabulary = run_artifact(space, name, stage="vocabulary")
         lines.append(words_line(vocabulary))
         more["words"] = vocabulary.manifest.statistics
+    # A sentence encoder: only here is search the judge of what is kept.
     if "pairs" in record.stages and "finetune" in record.stages:
         kept = keep_if_better(record, space, folder=folder, questions=questions)
         more["adapted"] = kept.manifest.statistics

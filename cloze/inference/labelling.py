@@ -113,6 +113,7 @@ def label(
     suffixes = (".csv",) if merge else (".csv", JSON)
     if output.suffix not in suffixes:
         raise UsageError(f"--output {output}: expected a name that ends in {' or '.join(suffixes)}")
+    # Before anything else: merging and choosing need the same table, with all its columns.
     rows = read_rows(table, columns)
     if merge:
         changed = merged(rows, merge)
@@ -341,10 +342,12 @@ def studio_answers(path: Path) -> list[tuple[str, int, str, str]]:
             answers = {
                 str(label)
                 for annotation in task.get("annotations", [])
+                # A skipped task has an annotation, too.
                 if not annotation.get("was_cancelled")
                 for result in annotation["result"]
                 for label in result["value"].get("choices", [])
             }
+            # Annotators who disagree must not be outvoted by the order of the file.
             if len(answers) > 1:
                 raise UsageError(
                     f"{path}, task {number}: annotated as {' and '.join(sorted(answers))}; agree "

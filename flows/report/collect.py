@@ -139,6 +139,7 @@ def collect_encoder(
     pretrain: Artifact | None, finished: str, scores: Scores | None
 ) -> EncoderFacts | None:
     """The shape of the encoder that was trained, or of the one in the directory `finished`."""
+    # Of an encoder from elsewhere, only evaluation has counted the parameters.
     precision, parameters = "", scores.parameters if scores else None
     if finished:
         config = json.loads(read_model_config(finished))
@@ -227,6 +228,8 @@ def collect_corpus(tokens: Artifact, *, show_text: bool) -> Corpus:
     frequent = []
     if show_text:
         pieces = read_tokenizer_json(tokens.path("tokenizer.json")).vocabulary
+        # A stable sort: of equally frequent pieces, the first in the vocabulary comes first in
+        # every report.
         ranked = sorted(range(len(counts)), key=lambda place: -counts[place])
         words = [place for place in ranked if pieces[place] not in SPECIAL_TOKENS and counts[place]]
         frequent = [
@@ -460,8 +463,12 @@ def collect_sentences(evaluated: Artifact, report: ReportConfig) -> tuple[Filled
             answers = tuple(report.answers[place].lower().split(ALTERNATIVES))
         guesses = []
         for guess in entry.guesses:
+            # Answers are compared without case: a cased encoder guesses "Paris" where the file may
+            # say "paris".
             right = (rank for rank, word in enumerate(guess.words) if word.lower() in answers)
             correct = next(right, None)
+            # Without show_text a report may leave the house, so it says how often guesses are
+            # right, not what they are.
             text = {"words": guess.words, "probabilities": guess.probabilities}
             shown = text if report.show_text else {}
             guesses.append(Predictions(system=guess.system, correct=correct, **shown))

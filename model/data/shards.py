@@ -145,6 +145,8 @@ class ExampleShards:
         # by shard, copy and source
         counts = [entry.statistics["source_rows"] for entry in self.entries]
         rows = [[copy[place] for copy in shard] for shard in counts]
+        # Rows of a copy are grouped by source, so a source's are a range, behind those of the
+        # sources before.
         begins = [[sum(copy[:place]) for copy in shard] for shard in counts]
         return tuple(zip(*rows, strict=True)), tuple(zip(*begins, strict=True))
 

@@ -33,6 +33,7 @@ Scored = tuple[float, int, int]
 
 def open_scorer(location: str, task: str, label: str) -> Callable[[str], Scored]:
     """What scores a text by the model at `location`; raises `UsageError` for one that cannot."""
+    # Workers are as many as cores already.
     torch.set_num_threads(1)
     predictor = load_predictor(location, task=task, device="cpu", precision="fp32")
     saved = predictor.saved.task
@@ -53,6 +54,7 @@ def open_scorer(location: str, task: str, label: str) -> Callable[[str], Scored]
 
     def score(text: str) -> Scored:
         (row,) = predictor.predict([text])
+        # A probability rather than the label: only a number can be compared with a threshold.
         shares = row.get("probabilities")
         found = shares[wanted] if isinstance(shares, dict) else row["prediction"]
         assert isinstance(found, int | float)
@@ -62,6 +64,7 @@ def open_scorer(location: str, task: str, label: str) -> Callable[[str], Scored]
 
 
 def _known(text: str, tokenizer: SubwordTokenizer) -> tuple[int, int]:
+    # In how many pieces a word falls tells whether the model has seen its language.
     words = text.split(maxsplit=LOOKED_UP)[:LOOKED_UP]
     pieces = tokenizer.encode_all(words)
     is_known = [len(ids) <= MOST_PIECES and tokenizer.unk_id not in ids for ids in pieces]

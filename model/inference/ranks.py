@@ -233,6 +233,7 @@ def _get(stream: BufferedIOBase) -> tuple[JsonObject, bytes]:
     line = stream.readline()
     if not line.endswith(b"\n"):
         raise EOFError
+    # The header says how many bytes follow, so that a vector never has to be text.
     header = json.loads(line)
     size = header.pop("bytes")
     content = stream.read(size)
@@ -260,6 +261,7 @@ def _answer(stream: BufferedIOBase) -> None:
     job, _ = _get(stream)
     torch.set_num_threads(job["threads"])
     device = training_device(job["device"], local_rank=job["rank"])
+    # Loaded once; then windows come until the stream ends.
     model = load_model(job["location"], device=str(device), precision=job["precision"])
     layers = job["layers"]
     options = EmbedOptions(

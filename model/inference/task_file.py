@@ -50,6 +50,8 @@ class TaskFile:
                 "remove the others"
             )
         self._words = self._rows.wanted.in_file("words")
+        # One pass for all: which columns the rows have together, and the labels, as long as they
+        # are few.
         found = ColumnNames()
         labels: _Labels | None = _Labels(task)
         for number, row in self._rows:

@@ -164,6 +164,7 @@ def measure_ranking(
     ranked: for each query the numbers of passages, best first.
     relevant: for each query the grades of its relevant passages, by number.
     """
+    # One rectangle for all queries: places without a candidate gain nothing, as a wrong one does.
     gains_QR = np.zeros((len(ranked), max(1, *map(len, ranked))))
     for query, (candidates, wanted) in enumerate(zip(ranked, relevant, strict=True)):
         gains_QR[query, : len(candidates)] = [wanted.get(number, 0.0) for number in candidates]

@@ -247,6 +247,7 @@ class Telemetry:
             f"heldout_mlm_accuracy={scores['masked_lm_accuracy']:.3f} "
             f"heldout_nsp_accuracy={scores['next_sentence_accuracy']:.3f}"
         )
+        # One name for each source, as trackers draw a curve for each name.
         numbers = {f"heldout_{name}": value for name, value in scores.items()}
         losses = {name: own["masked_lm_loss"] for name, own in by_source.items()}
         if losses:

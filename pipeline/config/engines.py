@@ -92,6 +92,8 @@ def _check_reach(
     where = workers_elsewhere(runner, options)
     if not where:
         return
+    # Workers of a cluster of one's own may share a disk with us; Dataflow's, and those in
+    # containers, see none of ours.
     shared = runner not in ("DataflowRunner",) and "DOCKER" not in options.get(
         "environment_type", ()
     )
@@ -124,6 +126,7 @@ def workers_elsewhere(runner: str, options: Mapping[str, tuple[str, ...]]) -> st
     addresses: tuple[str, ...] = (
         ("dask_client_address",) if runner == "DaskRunner" else ("job_endpoint",)
     )
+    # The address of a pool of workers, which the job server does not start.
     if "EXTERNAL" in options.get("environment_type", ()):
         addresses = (*addresses, "environment_config")
     for name in addresses:

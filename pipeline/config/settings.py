@@ -206,6 +206,7 @@ class SourceConfig(Config):
             raise ValueError('share without a name; name the source as well, as in name = "wiki"')
         if self.share and self.heldout:
             raise ValueError("share of a source that is held out; remove share or heldout")
+        # Both say how often text is read; together they would contradict each other.
         if self.name and self.weight != 1:
             raise ValueError(
                 f"weight = {self.weight} is for sources without a name, and {self.name} has one; "

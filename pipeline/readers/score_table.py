@@ -82,6 +82,8 @@ class ScoreTable:
 
         Raises `UsageError` for a document without a score, and if no source would have any left.
         """
+        # A threshold above all scores is found out at the first documents, not when all have been
+        # dropped.
         self._require_some(keep)
         scores_D, held_out_D = self.find(digests_D16)
         if np.isnan(scores_D).any():
@@ -91,6 +93,7 @@ class ScoreTable:
                 "was made of another corpus, or with other rules in [cleaning]: make one with "
                 "`cloze scores`, or leave cleaning.scores empty"
             )
+        # Rounded as the scores are, or a score of just this value would be below it.
         least = np.float32(self.least(source, keep))
         dropped: Mask = (scores_D < least) & ~held_out_D
         return dropped
@@ -122,6 +125,8 @@ def read_scores(directory: str) -> ScoreTable:
             "cleaning.scores to the directory of one, or leave it empty"
         )
     batches = _batches(artifact.path(SCORES_NAME))
+    # The batches are ascending: their first digests tell in which one a document would be, and the
+    # rest of the file stays on disk.
     firsts = [_batch_digests(batch)[:1] for batch in batches]
     counts = pa.Table.from_batches(_batches(artifact.path(SCORE_COUNTS_NAME)))
     columns = [counts[name].to_numpy() for name in ("source", "score", "documents")]

@@ -402,6 +402,7 @@ def keys_of_source(path: str, source: int) -> RecurringKeys:
     """The recurring keys of one source in a file; what is not read of it takes no memory."""
     with pa.memory_map(path) as file:
         table = pa.ipc.open_file(file).read_all()
+    # Rows are sorted by source, and the file is mapped: the slice alone is read.
     first, last = np.searchsorted(table["source"].to_numpy(), (source, source + 1)).tolist()
     mine = table.slice(first, last - first)
     return RecurringKeys(mine["key"].to_numpy(), mine["first_removed"].to_numpy())

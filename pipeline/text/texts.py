@@ -406,9 +406,12 @@ def why_none_is_left(corpus: CorpusConfig, cleaning: CleaningConfig) -> str:
     files, read = find_corpus(corpus), Counter[int]()
     dropped: dict[int, Counter[str]] = {}
     for shard in input_shards(corpus, files):
+        # A large corpus is not read again only to explain an error.
         if read[shard.source] >= JUDGED_DOCUMENTS:
             continue
         for block in read_texts(shard, corpus=corpus, cleaning=cleaning):
+            # Judged one by one, so that what only a comparison with other documents drops is
+            # counted as kept.
             names = (Reason(reason).name.lower() for reason in block.reasons_D.tolist())
             dropped.setdefault(block.source, Counter()).update(names)
             read[block.source] += len(block.reasons_D)
@@ -473,6 +476,8 @@ def cut_overlapping(sentences: list[str], *, words: int, overlap: int) -> Iterat
     before: list[str] = []
     for group in grouped(sentences, count_words, limit=words):
         yield join_sentences([*before, *group])
+        # From the end of this passage backwards, as many whole sentences as fit; never its first,
+        # or the next would repeat all of it.
         before, size = [], 0
         for sentence in reversed(group[1:]):
             size += count_words(sentence)

@@ -482,7 +482,9 @@ def _dataset_rows(path: str, wanted: Wanted) -> FileRows:
         from datasets import load_dataset, load_from_disk
     except ImportError:
         raise UsageError(f"{path}: needs the package datasets; pip install datasets") from None
+    # Missing parts are empty.
     name, config, split = [*path.removeprefix(DATASETS_PREFIX).split(":"), "", ""][:3]
+    # A folder comes before the hub, so that data saved here need no network.
     if (Path(name) / SAVED_SPLIT).is_file():
         found = load_from_disk(name)
     elif (Path(name) / SAVED_SPLITS).is_file():

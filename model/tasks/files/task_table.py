@@ -148,6 +148,7 @@ class Wanted:
     def present(self, path: str, found: Sequence[str]) -> dict[str, str]:
         """Our names of the wanted columns among those `found` in a file, with the file's names."""
         present = {}
+        # A file without a header has only the columns that were numbered.
         numbered = [name for name in self.names if self.names[name]] if self.headless else []
         for name in dict.fromkeys((*self.required, *self.optional, *numbered)):
             if found.count(self.in_file(name)) > 1:
@@ -183,6 +184,7 @@ class ColumnNames:
     def add(self, row: Row) -> None:
         """Take another row into account."""
         for name, cell in row.items():
+            # Once filled, a column stays filled: a later blank cell does not count against it.
             if cell is not None or name not in self._filled:
                 self._filled[name] = cell is not None
 
