@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, Figures, machine, write_result
-from benchmarks.tasks.search_quality import write_beir
+from benchmarks.questions import write_beir
 from cloze.artifacts.tokenizer import SubwordTokenizer, WordPieceTokenizer, read_tokenizer_json
 from cloze.flows.workspace import run_artifact, writable_workspace
 from cloze.model.hugging_face.changed_vocabulary import with_vocabulary

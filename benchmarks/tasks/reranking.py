@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from benchmarks.tasks.search_quality import write_beir
+from benchmarks.questions import write_beir
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import How, Search

@@ -18,36 +18,14 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
+from benchmarks.questions import write_beir
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import How, Search
 from cloze.model.retrieval.questions import read_questions
-
-
-def write_beir(source: Path, folder: Path, *, questions: int) -> None:
-    """The paragraphs of a file in SQuAD's format as documents, and a sample of its questions."""
-    documents: dict[str, str] = {}
-    asked: list[tuple[str, str]] = []
-    for article in json.loads(source.read_text("utf-8"))["data"]:
-        for paragraph in article["paragraphs"]:
-            name = documents.setdefault(paragraph["context"], f"d{len(documents)}")
-            asked += [(one["question"], name) for one in paragraph["qas"]]
-    if len(asked) > questions:
-        drawn = np.random.default_rng(0).choice(len(asked), questions, replace=False)
-        asked = [asked[number] for number in sorted(drawn)]
-    (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": name, "text": text} for text, name in documents.items()]
-    queries = [{"_id": f"q{number}", "text": text} for number, (text, _) in enumerate(asked)]
-    for file, lines in (("corpus", rows), ("queries", queries)):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / f"{file}.jsonl").write_text(text, "utf-8")
-    grades = (f"q{number}\t{name}\t1\n" for number, (_, name) in enumerate(asked))
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(grades))
 
 
 def measured(model: str, folder: str, *, words: int, workspace: str) -> dict[str, object]:
