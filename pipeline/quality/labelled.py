@@ -18,7 +18,7 @@ from cloze.pipeline.config.settings import QualityConfig
 from cloze.pipeline.quality.features import Floats
 from cloze.pipeline.readers.documents import BrokenRecord, DocumentBlock
 from cloze.pipeline.readers.structure import dialect_of
-from cloze.pipeline.readers.tables import SAMPLED_LINES, rows, text_lines
+from cloze.pipeline.readers.tables import SAMPLED_LINES, rows_below_header, text_lines
 from cloze.pipeline.text.cleaning import clean
 
 FEWEST, MOST = 20, 2000
@@ -122,9 +122,7 @@ def _records(path: str) -> Iterator[tuple[int, dict[str, object] | BrokenRecord]
             f"quality.labelled = {path}: neither JSON lines nor a table with a header; expected "
             'rows such as {"text": "…", "label": 1}'
         )
-    records = rows(chain(first, lines), dialect)
-    next(records, None)  # the header
-    for number, row in records:
+    for number, row in rows_below_header(chain(first, lines), dialect):
         if isinstance(row, BrokenRecord):
             yield number, row
         else:

@@ -52,9 +52,7 @@ def _texts(path: str, column: str) -> Found:
         known = ", ".join(dialect.columns[:SHOWN_COLUMNS])
         raise UsageError(f"{path}: no column {column!r}; set text_field to one of: {known}")
     place = dialect.columns.index(column)
-    records = rows(chain(first, lines), dialect)
-    next(records, None)  # the header
-    for number, row in records:
+    for number, row in rows_below_header(chain(first, lines), dialect):
         if isinstance(row, BrokenRecord):
             yield number, row
         else:
@@ -135,6 +133,15 @@ def rows(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[int, list[str
         if found:
             yield source.number + 1, found
         source.next_record(lines=1 if isinstance(found, BrokenRecord) else len(source.taken))
+
+
+def rows_below_header(
+    lines: Iterator[str], dialect: Dialect
+) -> Iterator[tuple[int, list[str] | BrokenRecord]]:
+    """The same of a table whose first record names its columns."""
+    found = rows(lines, dialect)
+    next(found, None)
+    return found
 
 
 CSV = Reader(read=read_csv, unit="line")
