@@ -18,7 +18,7 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.filesystem import InputFile, open_to_read
 from cloze.pipeline.readers.documents import BrokenRecord
 from cloze.pipeline.readers.structure import dialect_of
-from cloze.pipeline.readers.tables import rows as parsed_rows
+from cloze.pipeline.readers.tables import rows_below_header
 
 Row = Mapping[str, object]
 
@@ -96,8 +96,8 @@ def csv_rows(text: str, path: str) -> Iterator[Row]:
     unix = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     whole = unix[: unix.rfind("\n") + 1] or unix
     lines = (f"{line}\n" for line in whole.split("\n"))
-    for number, row in parsed_rows(lines, dialect):
-        if number > 1 and not isinstance(row, BrokenRecord):
+    for _, row in rows_below_header(lines, dialect):
+        if not isinstance(row, BrokenRecord):
             yield dict(zip(dialect.columns, row, strict=True))
 
 
