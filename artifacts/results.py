@@ -122,6 +122,7 @@ class Confusion(Result):
         """Precision, recall and F1 of every label."""
         found = []
         for number, label in enumerate(self.labels):
+            # Rows are gold labels, columns predictions: hits are on the diagonal.
             hits = self.counts[number][number]
             rows, guesses = sum(self.counts[number]), sum(row[number] for row in self.counts)
             found.append(

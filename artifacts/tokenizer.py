@@ -323,6 +323,7 @@ class WordPieceTokenizer(SubwordTokenizer):
             return [UNK]
         found, start = [], 0
         while start < len(text):
+            # The longest first: as soon as a piece is known, no shorter one is tried.
             ends = range(len(text), start, -1)
             known = (end for end in ends if prefix + text[start:end] in self.ids)
             end = next(known, 0)

@@ -133,6 +133,7 @@ def for_this_processor(table: Mapping[str, object]) -> dict[str, object]:
     kinds, rest = table.get(PROCESSORS), {k: v for k, v in table.items() if k != PROCESSORS}
     if kinds is None:
         return rest
+    # All but `auto`, which is what the table resolves.
     known = get_args(Precision)[1:]
     unknown = [*kinds] if isinstance(kinds, Mapping) else [str(kinds)]
     unknown = [kind for kind in unknown if kind not in known]

@@ -107,6 +107,7 @@ class Jobs:
     def run(self, argv: Sequence[str], *, key: str, folder: Path) -> JobResult:
         """Run `argv` as the job in `folder`, as `run_job`; says that it runs, or has failed."""
         emit(folder.name, "running", " ".join(argv))
+        # The launcher of the stage, as only some of them are jobs of a cluster.
         launcher, timeout = self._launcher(folder.name), self.machine.jobs.stall_timeout
         try:
             return run_job(argv, key=key, folder=folder, launcher=launcher, stall_timeout=timeout)
@@ -139,6 +140,7 @@ class Jobs:
         """The configured launcher for the stages in `jobs.stages`, this machine for the others."""
         machine, jobs = self.machine, self.machine.jobs
         if jobs.launcher == "slurm" and stage in jobs.stages:
+            # One that does not run as ranks has one node, however many are configured.
             config = machine.slurm.model_copy(update={"nodes": machine.nodes(stage)})
             return SlurmLauncher(config, grace=jobs.grace, ranks=machine.training.ranks)
         if jobs.launcher == "kubernetes" and stage in jobs.stages:

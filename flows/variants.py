@@ -98,6 +98,8 @@ class SharedData:
 def shared_data(runs: Sequence[RunConfig], *, name: str) -> SharedData | None:
     """What the variants of the run called `name` share; None if each can be judged by itself."""
     first, *others = runs
+    # Filters first: their variants also have other examples, but sharing the first one's would
+    # judge all by its choice.
     if any(filtered_otherwise(first, other) for other in others):
         require_held_out_sources(runs)
         whole = unfiltered(first.model_copy(update={"name": name}))

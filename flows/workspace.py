@@ -195,6 +195,7 @@ def keep_under_number(record: RunRecord, workspace: Workspace) -> str:
     artifacts stay where they are, and its record protects them from `cloze gc`.
     """
     taken = set(filesystem.list_names(workspace.root))
+    # The next free number: what was kept before stays as it is called.
     names = (f"{record.name}.{number}" for number in itertools.count(1))
     kept = next(name for name in names if name not in taken)
     for file in REPORT_FILES:

@@ -410,6 +410,7 @@ class FoundInSource:
         found, config = self.statistics, self.config
         whole = max(found["bytes"], 1)
         read = {"documents": found["documents"], "size": found["bytes"]}
+        # Before the counts: of parts of one document, what recurs "in ten documents" may be one.
         if warning := parts_account(self._number, self._source, **read):
             say(f"warning: boilerplate: {warning}; each part counts as a document")
         if config.lines:

@@ -156,6 +156,7 @@ def make_examples(table: StageTable, options: list[str]) -> Artifact:
     if unfinished:
         total = sum(entry.size for entry, _ in unfinished) / MEGABYTE
         with scratch_directory(table.output) as scratch:
+            # The launcher's scratch folder is of use only to workers that see its disk.
             places = ExamplesPlaces(
                 tokens.directory, table.output, scratch if runner.is_local else ""
             )

@@ -173,6 +173,7 @@ def kept_documents(artifact: Artifact, stage: TokensStage) -> Iterator[tuple[int
     for shard in input_shards(corpus, files):
         paths = [file.path for file in files[shard.source]]
         for states in read_states(shard, corpus=corpus, cleaning=cleaning):
+            # In reading order, so that of equal documents the one that the stage kept is written.
             rows, places = kept.find(states.texts, stage)
             if len(rows):
                 table = _table(states.texts, states.paragraphs, rows, corpus=corpus, paths=paths)

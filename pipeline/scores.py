@@ -330,6 +330,8 @@ class _Counts:
         documents = sum(n for _, n in found)
         least: dict[str, JsonValue] = {}
         for share in SHARES if documents else ():
+            # From the best score down, until the share is full: the score there is the least of the
+            # share.
             rest, scores = round(documents * share / 100), iter(reversed(found))
             score, n = next(scores)
             while n < rest:
@@ -368,8 +370,10 @@ def _account(stage: ScoresStage, sources: Mapping[int, Mapping[str, JsonValue]])
         best, known, documents = found["best"], found["known_words"], found["documents"]
         assert isinstance(best, dict) and isinstance(known, float) and isinstance(documents, int)
         least = ", ".join(f"{share} at least {score:g}" for share, score in best.items())
+        # Of a held-out source nothing is dropped, so its scores choose no threshold.
         if not config.heldout:
             yield f"scores: {name}: {documents:,} documents; of these the best {least or 'none'}"
+        # Held-out or not: of words that it does not know a scorer says nothing.
         if known < LEAST_KNOWN[way]:
             yield (
                 f"warning: scores: {name}: quality.{way} knows {known:.0%} of its words, so it was "

@@ -270,6 +270,8 @@ def put_dropped(
             counts.update(reasons)
             for source, reason in zip(listed["source"].to_pylist(), reasons, strict=True):
                 by_source.setdefault(source, Counter())[reason] += 1
+            # Only the first of each reason is looked up: to find its line, its file is read up to
+            # there.
             for reason in set(reasons) - examples.keys():
                 first = reasons.index(reason)
                 row = {name: listed[name][first].as_py() for name in ("path", "position", "source")}

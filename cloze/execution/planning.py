@@ -231,6 +231,7 @@ def _dataflow(found: DataflowForecast, corpus: CorpusForecast) -> Iterator[str]:
 
 def bytes_of(text: str) -> float:
     """The number of bytes in `10TB`, `300 GB` or `1.5e12`; raises `UsageError`."""
+    # The B is optional and case is free, as people write sizes; an exponent too, as programs do.
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([TGMk]?)B?\s*", text, re.IGNORECASE)
     units = {name.upper(): size for name, size in DECIMAL}
     try:
@@ -262,6 +263,8 @@ def _stored(
     run: RunConfig,
     mixture: Sequence[SourceForecast],
 ) -> Stored:
+    # The phase, or the source of a mixture, that is read most often decides how many copies are of
+    # use.
     epochs, copies = max(p.epochs for p in mixture or training.phases), run.examples.copies
     needed = copies_needed(run, epochs)
     return Stored(
@@ -329,6 +332,7 @@ def _pretraining(found: TrainingForecast, run: RunConfig, machine: MachineConfig
     yield f"  memory per GPU, {ranks} GPU{'s' if ranks > 1 else ''}: {state}"
     yield f"    and at most {_bytes(found.activation_bytes)} of activations"
     yield f"  on disk: {_bytes(found.checkpoint_bytes)} a checkpoint"
+    # What follows is for GPUs even so: the question is often whether to rent one.
     if machine.device("pretrain") == "cpu" and not has_gpu():
         yield "  on GPUs, of which this machine has none:"
     rate, price = machine.rates.gpu_tflops, machine.rates.gpu_hour

@@ -316,6 +316,8 @@ def studio_tasks(chosen: Sequence[dict[str, str]]) -> str:
     tasks = [
         {
             "data": {"text": one["text"], "row": int(one["row"])},
+            # A row without a proposal has no prediction, or Label Studio would show an empty
+            # choice.
             "predictions": [
                 {"result": [choice(one["proposed"])], "score": float(one["probability"])}
             ]

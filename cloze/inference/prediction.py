@@ -130,6 +130,7 @@ def _of_file(predictor: Predictor, file: TaskFile, scored: list[Row]) -> Iterato
         if file.is_scored and file.has_label(row):
             scored.append(to_score(answer))
         columns = file.shown(row)
+        # Said once, at the first row: all have the same columns.
         if not number and (replaced := [name for name in answer if name in columns]):
             say(f"{file.path}: its columns {', '.join(replaced)} are replaced by those predicted")
         yield {**columns, **answer}
@@ -144,6 +145,8 @@ def _is_task_file(path: str, task: TaskConfig) -> bool:
         # The last line may be cut.
         lines = file.read(SAMPLED_BYTES).decode("utf-8", "replace").split("\n")[:-1]
     fields = [line.split() for line in lines if line.strip()]
+    # A text file and CoNLL's columns can both end in .txt: every line with a known tag at its end
+    # is the latter.
     words = [line for line in fields if line[0] not in ("#", DOCUMENT_START)]
     return bool(words) and all(len(line) > 1 and line[-1] in task.labels for line in words)
 
@@ -152,6 +155,7 @@ def _rows(texts: tuple[str, ...], task: TaskConfig) -> Iterator[dict[str, JsonVa
     """Texts, or JSON objects with a key for each part of the input."""
     header = {task.columns.get(name, name) for name in ("text_a", "text_b", "label")}
     for number, text in enumerate(texts_or_lines(texts), start=1):
+        # Whoever pipes a table into the command would otherwise get a prediction for its header.
         cells = re.split(r"[,\t]", text) if number == 1 and not texts else []
         if len(header.intersection(cells)) > 1:
             raise UsageError(

@@ -387,6 +387,7 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         f"{plural(found.files, 'file')}, about {found.text_bytes / 1e6:,.1f} MB of text in about "
         f"{plural(round(found.documents), 'document')} of {size:,.0f} bytes on average"
     )
+    # By sample, since a corpus may be in several.
     languages = Counter(language(text) for text in found.samples)
     yield "samples: " + ", ".join(f"{count} {name}" for name, count in languages.most_common())
     if found.odd:
@@ -397,6 +398,7 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
     else:
         tokenizer = read_vocabulary(vocabulary, lowercase=None)
         text = " ".join(found.samples)
+        # Per word between spaces, so it can be compared between tokenizers.
         fertility = len(tokenizer.encode(text)) / max(len(text.split()), 1)
         case = "uncased" if tokenizer.lowercase else "cased"
         yield f"fertility: {fertility:.2f} tokens per word with {vocabulary.name} ({case})"

@@ -104,6 +104,7 @@ def _files(tables: Iterable[tuple[int, pa.Table]]) -> Iterator[tuple[int, list[p
     waiting: list[pa.Table] = []
     before = size = 0
     for source, table in tables:
+        # One source per file, as each is a source of the new configuration.
         if waiting and (source != before or size >= FILE_BYTES):
             yield before, waiting
             waiting, size = [], 0
@@ -132,7 +133,9 @@ def _corpus(
         sources.append(
             {
                 "reader": form,
+                # A pattern, since a large source has several files.
                 "path": f"{directory.absolute()}/source-{number}-*.{form}",
+                # What a line break ends in them depends on the source, so it is written down.
                 "line_break": line_break_of(stage.corpus, number),
                 **config.model_dump(include=KEPT_FIELDS, exclude_defaults=True),
             }

@@ -229,8 +229,10 @@ def texts_of_rows(artifact: Artifact, *, split: str, count: int, document: str) 
             files.setdefault(entry.statistics["split"], []).append(entry.name)
     if split and split not in files:
         raise UsageError(f"--split {split}: no such split; the splits are {', '.join(files)}")
+    # A digest that somebody looks for may be in any split; rows to look at are those that train.
     searched = [split] if split else list(files) if document else [TRAIN]
     found: list[RowText] = []
+    # Read row by row and left at the count: a file may have a million rows.
     for name in (name for each in searched for name in files.get(each, ())):
         for row in rows_of_file(artifact, name, document=document):
             if len(found) == count:

@@ -41,6 +41,7 @@ def runs(*, place: Place = PLACE) -> Answer:
     records = []
     for name in list_runs(space):
         try:
+            # One damaged record must not hide the others.
             records.append(read_record(space, name))
         except UsageError as error:
             say(f"warning: {error}")
@@ -76,6 +77,7 @@ def show(run: RunName, /, *, place: Place = PLACE) -> Answer:
         lines.append(f"report: {filesystem.join(folder, 'report.html')}")
     if record.failure:
         lines.append(record.failure)
+    # The directory, so that `ls` or a program needs no key.
     stages = [
         (name, stage.digest[:12], *stage.cost, space.store.directory(name, stage.key))
         for name, stage in record.stages.items()

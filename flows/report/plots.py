@@ -124,6 +124,8 @@ def quality_plot(model: LanguageModelScore) -> Markup:
     losses, accuracies = [], []
     for name, loss, accuracy in systems:
         colour = "ours" if name == ours else "other"
+        # A system without a loss (no initial encoder, no n-grams) has no bar, rather than one of
+        # length 0.
         if loss is not None:
             losses.append(Bar(name, loss, nats(loss), colour))
             shown = "chance" if accuracy is None else percent(accuracy)
@@ -188,6 +190,7 @@ def task_spread(task: TaskScore, *, split: str) -> Markup:
     }
     found, names = deciding_comparison(task), list(rows)
     compared = None
+    # A comparison may be with a system that has no scores on this split.
     if found and {found.system, found.against} <= rows.keys():
         compared = names.index(found.against), names.index(found.system)
     reference = reference_shown(task, split=split)

@@ -122,6 +122,7 @@ class ExampleShards:
         vocabulary_size = int(artifact.manifest.statistics["vocabulary_size"])
         packed = bool(artifact.manifest.config["examples"].get("pack_documents"))
         self._schema = examples_schema(vocabulary_size, packed=packed)
+        # Opened at first use: a rank reads only the shards of its batches.
         self._mapped: dict[tuple[int, int], _Shard] = {}
 
     @property

@@ -131,6 +131,7 @@ def read_questions(path: str) -> list[Question]:
                 f"{place}: id {cells['id']!r} belongs to another question above, "
                 f"{ids[str(cells['id'])]!r}; ids must be distinct"
             )
+        # By text: a file of SQuAD's kind repeats the question for each of its answers.
         found.setdefault(text, Question(text)).right.append(_right(place, cells))
     return list(found.values())
 
@@ -143,6 +144,7 @@ def _cell(table: TaskTable, name: str, row: int) -> JsonValue:
 def _right(place: str, cells: dict[str, JsonValue]) -> Right:
     given = cells["answer"]
     answers = given if isinstance(given, list) else [] if given is None else [given]
+    # `context` is what SQuAD calls it.
     passage = cells["passage"] if cells["passage"] is not None else cells["context"]
     right = Right(
         place,

@@ -72,6 +72,7 @@ def load_reranker(location: str | Path, *, device: str = "auto") -> Reranker:
 def _only_reranker(artifact: Source) -> Source:
     """The model of the only task `reranking` of a finetune artifact."""
     models = artifact.inside(MODELS)
+    # By kind rather than name: whoever searches need not know what the task was called.
     kinds = {}
     for name in sorted({name.partition("/")[0] for name in models.names}):
         table = models.inside(f"{name}/").read_table("config.json").get("cloze_task")

@@ -309,6 +309,7 @@ class AdamW(torch.optim.AdamW):
         Moments created together share a tensor, so that each thread clears one large part of it:
         threads clearing small tensors by turns wait for each other's pages, for twice the time.
         """
+        # Created at the first update rather than with the optimizer: a resumed run brings its own.
         new = [parameter for parameter in parameters if not self.state[parameter]]
         if new:
             sizes = [parameter.numel() for parameter in new]

@@ -98,6 +98,7 @@ def _buckets(options: Options) -> None:
         _refuse("temp_location", "", "programs are staged and results kept there", expected)
     for name in ("temp_location", "staging_location", "template_location"):
         place = _one(options, name)
+        # Beam or the service would find each of these out later, in words of its own.
         scheme, _, rest = place.partition("://")
         bucket, slash, folder = rest.partition("/")
         expected = f"a folder in a bucket, gs://BUCKET/{name.partition('_')[0]}"

@@ -106,6 +106,7 @@ def _rows(config: QualityConfig) -> Iterator[tuple[str, str, float]]:
 def _records(path: str) -> Iterator[tuple[int, dict[str, object] | BrokenRecord]]:
     lines = text_lines(path)
     first = list(islice(lines, SAMPLED_LINES))
+    # Told by the first character, as a name may end in anything.
     if "".join(first).lstrip().startswith("{"):
         for number, line in enumerate(chain(first, lines), 1):
             if line.strip():

@@ -86,12 +86,15 @@ def listed_groups(drop_list: Artifact) -> tuple[int, list[_Wanted]]:
     for entry in drop_list.manifest.files:
         with pa.memory_map(drop_list.path(entry.name)) as source:
             table = pa.ipc.open_file(source).read_all()
+            # Files of a drop list that do not say who was kept have no groups.
             if "kept_digest" not in table.column_names:
                 continue
             table = table.filter(pc.equal(table["reason"], "near_duplicate"))
             dropped.append(digest_scalars(digest_bytes(table["document_digest"])))
             kept.append(digest_scalars(digest_bytes(table["kept_digest"])))
     every, kept_N = np.concatenate(dropped), np.concatenate(kept)
+    # Grouped by the document that was kept, and within a group by digest, so that the same ones are
+    # shown every time.
     order = np.lexsort((every, kept_N))
     every, kept_N = every[order], kept_N[order]
     found, first, counts = np.unique(kept_N, return_index=True, return_counts=True)

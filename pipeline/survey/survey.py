@@ -159,6 +159,7 @@ class _Surveyor:
         self._limit, self._search_limit = map(_limit, shares)
         self._kept = KeptDigests.of(artifact, stage.corpus, with_tokens=True)
         self._sources = {number: _Text() for number in range(len(stage.corpus.sources))}
+        # None as soon as languages cannot be told, and no block is tried again.
         self._languages: dict[str, _Text] | None = {}
         self._sampled_read = self._sampled_kept = 0
         self._damage = DamageSurvey()

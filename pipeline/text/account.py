@@ -136,10 +136,12 @@ def source_account(
     """
     others = (Reason.REMOVED_LINES, Reason.LOW_SCORE)
     names = {reason.name.lower() for reason in (*(rule.reason for rule in RULES), *others)}
+    # Copies and unreadable files are not a matter of rules, so no setting would keep them.
     by_rule = {name: count for name, count in dropped.items() if name in names}
     lost = sum(by_rule.values())
     if lost <= WARNED_SHARE * documents:
         return ""
+    # By name where counts are equal, so that the warning is the same every time.
     most = max(by_rule, key=lambda name: (by_rule[name], name))
     table = TABLE if config.cleaning is None else f"corpus.sources.{source}.cleaning"
     return (

@@ -386,6 +386,8 @@ def read_boilerplate(
             "cleaning.boilerplate to the directory of one, or leave it empty"
         )
     sources = artifact.manifest.config["corpus"]["sources"]
+    # Keys are hashes of lines as these settings prepare them (digits left out, a least number of
+    # words).
     theirs = sources[source]["boilerplate"] if source < len(sources) else None
     if theirs is None or BoilerplateConfig.model_validate(theirs) != config:
         raise UsageError(

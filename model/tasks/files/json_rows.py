@@ -86,6 +86,7 @@ class JsonText:
         others: dict[str, JsonValue] = {}
         is_found = False
         while self._peek() != "}":
+            # A comma comes before every pair but the first.
             if others or is_found:
                 self._take(",")
             name = self._value()
@@ -94,6 +95,8 @@ class JsonText:
             self._take(":")
             if name == key:
                 is_found = True
+                # Elements are handed on while the list is still being read, so that it need not fit
+                # into memory.
                 yield from self._list() if self._peek() == "[" else [self._value()]
             else:
                 others[name] = self._value()
