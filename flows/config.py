@@ -446,6 +446,7 @@ class RunConfig(RecordedConfig):
         recipes = {"pretrain": self.pretrain.precision, "finetune": self.finetune.precision}
         if self.distill:
             recipes["distill"] = self.distill.precision
+        # Lessons too: a student learns the teacher's vectors, not their rounding.
         always = dict.fromkeys(("evaluate", "negatives", "lessons"), "fp32")
         return {**recipes, **always}.get(stage, "")
 
@@ -596,6 +597,8 @@ class MachineConfig(RecordedConfig):
             "finetune": run.finetune.tasks,
             "distill": run.distill,
         }
+        # Written into the run before it is planned, so that a key never says `auto`, which means
+        # something else elsewhere.
         changes = {
             stage: getattr(run, stage).model_copy(update={"precision": self.precision(stage)})
             for stage, wanted in trained.items()

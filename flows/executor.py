@@ -191,6 +191,7 @@ class Executor:
         # Options of the command line are for the last stage, or for all pipeline stages if that is
         # one.
         last = list(self.plan.stages.values())[-1]
+        # The last stage is the one that was asked for; those before it run because it needs them.
         has_options = stage.name == last.name or (stage.is_pipeline and last.is_pipeline)
         options = self.options if has_options else ()
         if stage.is_pipeline:

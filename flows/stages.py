@@ -200,6 +200,7 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     stages = []
     if lines:
         stages.append(Stage(BoilerplateStage(corpus=corpus), external=_documents(corpus)))
+    # What decides which documents are dropped: lists that earlier stages make.
     filters = lines
     if run.quality:
         stages.append(_scoring(run, corpus, run.quality, lines))
@@ -401,6 +402,7 @@ def _mining(run: RunConfig, config: NegativesConfig, inputs: Mapping[str, str]) 
     external = {
         f"task {task.name}": task_data(task, f"tasks.{index}") for index, task in enumerate(tasks)
     }
+    # With an encoder of its own, mining does not wait for the run's.
     own = {role: stage for role, stage in inputs.items() if role != "encoder" or not config.encoder}
     return Stage(
         NegativesStage(negatives=mining, tasks=tasks),

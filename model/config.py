@@ -1411,6 +1411,7 @@ class TrainingMachine(Config):
 
     def check_recipe(self, recipe: PretrainConfig) -> None:
         """Refuse to pre-train by a `recipe` that these settings do not allow."""
+        # Asked by the plan and again by the stage, which may be started by hand.
         optimizer = recipe.optimizer.name
         if optimizer == "muon" and self.zero_stage:
             raise UsageError(

@@ -63,6 +63,7 @@ def measured(quality: QualityConfig, path: str, rows: dict[int, Figures]) -> Fig
                 kept = block.reasons_D == Reason.KEPT
                 found, _ = read_scores(artifact.directory).find(block.digests[kept])
                 scores.append(found)
+                # Offsets identify a document in its file: labels are looked up by them.
                 places.append(block.positions_D[kept])
         known = artifact.manifest.statistics["sources"]["0"]["known_words"]
     scores_D = np.concatenate(scores).astype(float)
@@ -75,6 +76,7 @@ def measured(quality: QualityConfig, path: str, rows: dict[int, Figures]) -> Fig
         "auc_by_kind": {
             kind: round(area_under_curve(scores_D[which], is_good[which]), 4)
             for kind in sorted(set(kinds[~is_good].tolist()))
+            # Good documents against one kind of bad ones at a time.
             if (which := is_good | (kinds == kind)).any()
         },
         "known_words": known,

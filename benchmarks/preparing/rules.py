@@ -152,6 +152,8 @@ def token_seconds(documents: list[str], vocabulary: str, *, folder: str) -> dict
                 pass
         return time.process_time() - started
 
+    # No preset, each alone, and all: shared measures are computed once, so all need not cost the
+    # sum.
     cases: list[tuple[str, ...]] = [(), *((preset,) for preset in PRESETS), tuple(PRESETS)]
     taken = in_turns(cases, seconds, rounds=ROUNDS)
     return {"+".join(case) or "none": round(min(found), 3) for case, found in taken.items()}
@@ -199,9 +201,11 @@ def other_speeds(documents: list[str], pythons: dict[str, str], *, folder: str) 
     path = Path(folder) / "others.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     size = sum(len(document.encode()) for document in documents) / 1e6
+    # Ours once before it is timed, as theirs is: tables are made at first use.
     decide("gopher", documents[:100])
     found: Figures = {}
     for tool, python in pythons.items():
+        # Before and after theirs, so that a machine that slows down does so for both.
         before = decide("gopher", documents).seconds
         said = measure([python, str(OTHERS), tool, str(path)], cores="0").said
         ours = (before + decide("gopher", documents).seconds) / 2
@@ -226,6 +230,8 @@ def compare(
     for number, (reason, row) in enumerate(zip(ours.reasons, peer, strict=True)):
         if (reason == "kept") == (row[preset] is None):
             continue
+        # Decided again by their rules on our words: if that agrees, only the words were cut
+        # otherwise.
         same_words = number in again and (reason == "kept") == (again[number][preset] is None)
         cause = (
             "words cut otherwise" if same_words else f"{row[preset] or 'kept'} there, {reason} here"
@@ -262,6 +268,7 @@ def main() -> None:
     size = sum(len(document.encode()) for document in documents) / 1e6
     facts = {"machine": machine(), "documents": len(documents), "megabytes": round(size, 2)}
     result: Figures = {}
+    # A part that is measured anew leaves the others as they are.
     if set(arguments.parts) < set(PARTS) and Path(arguments.output).exists():
         result = json.loads(Path(arguments.output).read_text())
     with tempfile.TemporaryDirectory() as folder:

@@ -70,6 +70,7 @@ def distilled(arguments: object, model: str, place: str) -> dict[str, float]:
     settings += [f"distill.optimizer.learning_rate={given['rate']}"]
     options += [word for one in settings for word in ("--set", one)]
     command = [sys.executable, "-P", "-m", "cloze", "distill", model, given["texts"], *options]
+    # Of children that have ended, workers and ranks included.
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=place, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -125,6 +126,7 @@ def main() -> None:
         result["steps"] = made.manifest.statistics["steps"]
         result["held_out_pairs"] = made.manifest.statistics["quality"]
         teacher, student = read_sentence_encoder(model), read_sentence_encoder(made.directory)
+        # From the same student, so that the pieces alone make the difference.
         kept = kept_pieces(student.tokenizer, lessons.input_ids.values)
         pruned = replace(
             student,

@@ -74,6 +74,8 @@ def main() -> None:
 
     def figures(mined: list[list[int]]) -> dict[str, float]:
         chosen = [(row, one) for row, passages in enumerate(mined) for one in passages]
+        # A mined passage that has the answer is no negative: the rate of these is what the margin
+        # is to lower.
         false = [any(answer in spellings[one] for answer in answers[row]) for row, one in chosen]
         near = [float(queries_QH[row_of[asked[row][0]]] @ passages_PH[one]) for row, one in chosen]
         return {
@@ -85,6 +87,7 @@ def main() -> None:
     draw, random = np.random.default_rng(1), []
     for _, passage, _ in asked:
         order = draw.permutation(len(spellings))[: arguments.negatives].tolist()
+        # Drawn ones for comparison: how often any passage has the answer.
         random.append([one for one in order if texts.passages[one] != passage])
     result: dict[str, object] = {
         "machine": machine(),

@@ -73,6 +73,7 @@ def promises(train: tuple[Array, Array], test: tuple[Array, Array], labels: int)
     raw = HeldOutRows(head(test[0]).astype(np.float64), test[1])
     cooled = raw.cooled(temperatures)
     before, after = quality(raw), quality(cooled)
+    # Scores of rows that the head has not seen: its own training rows would promise too much.
     limit = limits(nonconformity(held.cooled(temperatures)).T, CONFIDENCE)
     sets = label_sets(cooled.probabilities(), limit)
     theirs = LogisticRegression(max_iter=1000).fit(*train)
@@ -102,6 +103,7 @@ def planted(
     held = out_of_fold(vectors, given, labels)
     listed = [one.row for one in suspects(held.cooled(fit_temperatures(held)))]
     kept = np.setdiff1d(np.arange(len(true)), listed)
+    # As many as somebody would look through, whatever the list's length.
     first = listed[: round(LISTED * len(true))]
     return {
         "found": float(np.isin(wrong, first).mean()),
@@ -123,6 +125,7 @@ def curve(
     for size in range(20, 201, 20):
         more = size - len(known)
         if chosen:
+            # What the table of somebody who labels would hold: labels of the rows asked for so far.
             names = ["" for _ in true]
             for row in known:
                 names[row] = str(true[row])
@@ -170,6 +173,8 @@ def main() -> None:
         for seed in range(asked.draws):
             order = np.random.default_rng(seed).permutation(len(train[1]))
             for rows in asked.rows:
+                # The first rows of one order per class, so that a larger draw contains the smaller
+                # ones.
                 some = np.concatenate(
                     [order[train[1][order] == label][:rows] for label in range(labels)]
                 )
@@ -183,6 +188,8 @@ def main() -> None:
                     for side in ("chosen", "random")
                 }
             )
+        # Rows of the other data sets are the unfamiliar ones; those of the same set show the false
+        # alarms.
         known = train[0][:1000]
         found["unfamiliar"] = {
             other: float((p_values(known, rows[0]) < UNFAMILIAR).mean())
@@ -190,6 +197,7 @@ def main() -> None:
         }
         results[name] = found
         print(name, json.dumps(found)[:200], flush=True)
+        # After each data set: a long measurement that is stopped keeps what it has.
         asked.output.write_text(json.dumps(results, indent=1) + "\n")
 
 

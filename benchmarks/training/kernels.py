@@ -198,6 +198,8 @@ def updates(of: Sizes) -> Iterator[tuple[str, Case]]:
             )
             computed = computed_in(precision, module)
             optimizer.compute_with(computed)
+            # By which kernels are in use: optimizer and copies are made for one side and cannot
+            # change it.
             sides[kernels() is None] = partial(update, computed, optimizer)
         yield name, lambda sides=sides: sides[kernels() is None]
 
@@ -270,6 +272,7 @@ def main() -> None:
     if arguments.here:
         torch.set_num_threads(1)
         own = {"bf16": torch.bfloat16, "fp32": torch.float32}
+        # The better precision of this processor, and fp32; once, where these are the same.
         names = dict.fromkeys((machine_precision()[0], "fp32"))
         print(
             json.dumps(
@@ -285,6 +288,7 @@ def main() -> None:
         return
     facts, ratios = machine(), {}
     for name, environment in PROCESSORS.items():
+        # Flags of the compiler and of libraries are read once, at the start of a process.
         said = output_of(
             [sys.executable, *sys.argv, "--here", name], env={**os.environ, **environment}
         )

@@ -74,6 +74,7 @@ def passages(folder: str) -> Iterator[str]:
         part: list[str] = []
         for line in path.read_text("utf-8-sig").splitlines():
             part.append(line)
+            # Only at a blank line: paragraphs stay whole.
             if sum(map(len, part[-1:])) == 0 and sum(map(len, part)) > PASSAGE:
                 yield "\n".join(part)
                 part = []
@@ -93,6 +94,7 @@ def configuration(name: str, folder: Path, arguments: Figures, *, mixed: bool) -
         + (f"share = {SHARES[source]}\n" if mixed else "")
         for source, origin in origins.items()
     )
+    # The last share of the steps, while the rate decays, has a mixture of its own.
     decay = ", mixture = {" + ", ".join(f"{n} = {s}" for n, s in DECAY.items()) + "}"
     shares = ((1 - DECAY_SHARE, ""), (DECAY_SHARE, decay if mixed else ""))
     phases = ", ".join(f"{{ max_seq_length = 64, share = {s}{more} }}" for s, more in shares)
@@ -131,9 +133,11 @@ def interrupted(config: Path, workspace: Path, *, at: list[int]) -> Artifact:
         )
         assert process.stderr is not None
         for line in process.stderr:
+            # By the step that it logs, as its speed is not known.
             if line.startswith("pretrain step=") and int(line.split("=")[1].split("/")[0]) >= step:
                 process.send_signal(signal.SIGTERM)
                 break
+        # What it still prints has to be read, or it would wait for a reader and never end.
         process.stderr.read()
         process.wait()
     subprocess.run(command(config, workspace), cwd=ROOT, check=True, capture_output=True)
@@ -161,6 +165,8 @@ def distances(trained: Artifact) -> Figures:
         ("in the decay", tokens[border:], DECAY),
     ):
         wanted = np.array([asked[source] for source in SHARES])
+        # Three views: of all tokens up to a step, of stretches, and of single steps, which small
+        # batches cannot hit exactly.
         so_far = np.cumsum(part, axis=0)
         cumulated = np.abs(so_far / so_far.sum(axis=1, keepdims=True) - wanted)
         hundredths = part.reshape(-1, len(tokens) // 100, len(SHARES)).sum(axis=1)
@@ -215,6 +221,7 @@ def main() -> None:
     for name in ("parts", "ranks", "by size"):
         prepared = folder / "whole" / "artifacts"
         skip = shutil.ignore_patterns("pretrain")
+        # Prepared once; only training is repeated.
         shutil.copytree(prepared, folder / name / "artifacts", ignore=skip)
     at = [arguments["steps"] // 4, arguments["steps"] * 17 // 20]
     parts = interrupted(config, folder / "parts", at=at)

@@ -147,6 +147,7 @@ def _configuration(asked: Distillation, target: Target) -> Path:
     if task:
         directory = model_directory(teacher, target.space(), stage="finetune")
         _check_task(directory, task, texts, student)
+        # Absolute paths: the configuration lies where the command is run, and may be moved.
         settings |= {"teacher": located(directory), "task": task, "texts": located(texts)}
         settings["epochs"] = student.epochs or TASK_EPOCHS
         tables = TASK.format(distill=tomli_w.dumps(settings))
@@ -158,6 +159,7 @@ def _configuration(asked: Distillation, target: Target) -> Path:
             say(f"beside the text: {file}")
         settings |= {"teacher": located(directory), "epochs": student.epochs or 1}
         tables = CONFIGURATION.format(
+            # Each pair has two passages.
             pairs=student.passages // 2,
             sources=sources_table(found, "pairs"),
             distill=tomli_w.dumps(settings),

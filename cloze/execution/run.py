@@ -101,6 +101,7 @@ def run(
         plans = [checked_plan(one, machine, digests=digests) for one in runs]
         if machine.jobs.launcher == "local":
             _announce(plans[0])
+        # All have been checked before: none is refused after hours of another's preparation.
         if data := shared_data(runs, name=configuration.name):
             plans = _sharing(data, machine, digests)
         if without_prefect or not _is_shown(plans):

@@ -171,6 +171,7 @@ def collect_distillation(made: Manifest | None) -> Distillation | None:
     """Teacher and student, from the manifest of the student."""
     if made is None:
         return None
+    # Sizes are of fp32 weights, as they are stored; what int8 saves is a matter of inference.
     facts, quality = made.statistics, made.statistics["quality"]
     times = made.execution.get("milliseconds", {})
     systems = tuple(

@@ -298,6 +298,7 @@ class Concatenated(NamedTuple):
 
     def packed(self) -> PackedBatch:
         """The batch of these sequences."""
+        # Positions begin anew in each sequence.
         position_ids = ragged_indices(0, self.lengths)
 
         def tensor(values: NDArray[np.generic]) -> Tensor:

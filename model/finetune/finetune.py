@@ -152,6 +152,7 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
 
     def run_share(worker: Worker) -> TrialRunner:
         """Run this process's share of the trials; ranks and workers do not communicate."""
+        # Fixed before anything runs, so that no two processes have to agree on who does what.
         own = deal.of_worker(worker)
         runner = TrialRunner(
             output=table.output,

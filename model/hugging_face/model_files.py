@@ -344,6 +344,7 @@ def save_model(output: str, model: TrainedModel, initial: EncoderFiles) -> list[
     if is_score:  # the default for a single output is a sigmoid
         config["problem_type"] = "regression"
         config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    # Safetensors refuses tensors that share memory or have gaps.
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
     files = {
         "model.safetensors": save(contiguous, metadata={"format": "pt"}),

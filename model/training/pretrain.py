@@ -442,6 +442,7 @@ def warm_start(
     where = f"pretrain.init = {stage.pretrain.init}"
     if not tokenizer.extends(files.tokenizer):
         refuse_another_tokenizer(files.tokenizer.digest, tokenizer.digest, where=where)
+    # Rows for tokens that the initial encoder lacks are means of its own pieces' rows.
     files = with_vocabulary(files, tokenizer)
     refuse_another_shape(files.config, stage.encoder, where=where)
     # strict=False: an encoder without the pre-training heads is welcome.
@@ -459,6 +460,8 @@ def commit_encoder(
     """Commit the encoder as an artifact that its Hugging Face class can read."""
     output = table.output
     encoder, objective = trainer.stage.encoder, trainer.stage.pretrain.objective
+    # The fp32 masters, also where training computed in bf16: who rounds may do it again, nobody can
+    # undo it.
     weights = save(to_hugging_face(masters, encoder.family), metadata={"format": "pt"})
     config = {
         **hugging_face_config(encoder, tokenizer.size, objective=objective),

@@ -186,6 +186,7 @@ def _masked(
     places_M = block.offsets_N1[example_M] + positions_M
     original_M = block.input_ids[places_M]
     drawn_M = None if draws.words_M is None else below(draws.words_M, rule.vocabulary_size)
+    # 80 / 10 / 10 of the paper, or as configured.
     new_M, masked_M, random_M = rule.replacement(original_M, draws.fates_M, drawn_M, bits=32)
     block.input_ids[places_M] = new_M
     return Masks(
