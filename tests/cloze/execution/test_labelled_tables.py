@@ -41,12 +41,13 @@ def run(cloze: Cloze, folder: Path) -> Callable[..., Any]:
         train: str, dev: str, *, kind: str = "classification", form: str = "csv", **settings: Any
     ) -> Any:
         seeds = settings.pop("seeds", [0])
+        verb = settings.pop("verb", ("run", "--without-prefect"))
         (folder / f"train.{form}").write_text(train)
         (folder / f"dev.{form}").write_text(dev)
         more = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         text = CONFIG.format(seeds=seeds, kind=kind, form=form, more=more)
         (folder / "mine.toml").write_text(text)
-        return cloze("run", "mine.toml", "--without-prefect")
+        return cloze(verb[0], "mine.toml", *verb[1:])
 
     return call
 
@@ -117,7 +118,8 @@ def test_entities_are_scored_as_seqeval_does_by_type_and_with_all_of_the_files_l
             for words, tags in rows
         )
 
-    done = run(table(rare), table(rare), kind="tagging", form="conll", train_examples=8)
+    settings = {"kind": "tagging", "form": "conll", "train_examples": 8, "verb": ("finetune",)}
+    done = run(table(rare), table(rare), **settings)
     assert done.returncode == 0, done.stderr
     (path,) = folder.glob("runs/artifacts/finetune/*/trials/mine-pretrained-0.*.json")
     trial = json.loads(path.read_text())

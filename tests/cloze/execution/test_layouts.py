@@ -267,7 +267,7 @@ def test_numbers_of_classes_become_their_names_in_parquet_and_datasets(
             task("mrpc", "classification", "datasets:saved", metrics=["f1"]),
         )
     )
-    done = cloze("run", "all.toml", "--without-prefect")
+    done = cloze("finetune", "all.toml")
     assert done.returncode == 0, done.stderr
     (path,) = folder.glob("runs/artifacts/finetune/*/trials.*.json")
     ner, mrpc = json.loads(path.read_text())["tasks"]

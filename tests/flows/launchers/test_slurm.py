@@ -246,7 +246,7 @@ def test_scancel_ends_a_job_submitted_by_hand_and_the_same_command_resumes(
     [
         ("pre-emption", "pretrain.sbatch"),
         ("pre-emption", "pretrain-multinode.sbatch"),
-        pytest.param("time limit", "pretrain.sbatch", marks=pytest.mark.long),  # quarantined
+        ("time limit", "pretrain.sbatch"),
         ("time limit", "pretrain-multinode.sbatch"),
     ],
 )
