@@ -287,6 +287,7 @@ class RunConfig(RecordedConfig):
                 "[distill] needs distill.teacher, and what to learn on: [[pairs.sources]] for "
                 "vectors, or distill.texts for a task"
             )
+        # Rows of a task have columns of their own, which a folder of texts lacks.
         if config.task and not config.texts:
             raise ValueError("distill.task needs distill.texts, rows in the task's format")
         if self.pairs and self.pairs.kind == "signature":
@@ -302,6 +303,8 @@ class RunConfig(RecordedConfig):
             )
         if not self.corpus:
             return self
+        # A share belongs to its source, or all stand together in the recipe: not both, as one would
+        # silently win.
         given, names = self.corpus.shares, self.corpus.trained_names
         if given and self.pretrain.mixture:
             raise ValueError(
@@ -330,6 +333,7 @@ class RunConfig(RecordedConfig):
     def _lengths_agree(self) -> "RunConfig":
         if not self.corpus:
             return self
+        # Examples are made for each length apart, so that training finds only these.
         prepared = self.examples.max_seq_lengths
         wanted = [("pretrain.phases", phase.max_seq_length) for phase in self.pretrain.phases]
         for place, length in wanted:
@@ -351,6 +355,7 @@ class RunConfig(RecordedConfig):
 
     @model_validator(mode="after")
     def _tasks_have_data(self) -> "RunConfig":
+        # The stage that makes labelled files makes them for tasks that name none.
         without = [task.name for task in self.finetune.tasks if not task.train]
         if without and not self.labels and not self.pairs:
             raise ValueError(
@@ -368,6 +373,8 @@ class RunConfig(RecordedConfig):
                 '[pairs] makes the files of a single task, name = "retrieval", kind = "retrieval", '
                 f"without train; tasks without train: {', '.join(without) or 'none'}"
             )
+        # Recurring lines are listed for the corpus, and a list is of the sources that it was made
+        # of.
         if any(source.boilerplate for source in self.pairs.sources):
             raise ValueError(
                 "pairs.sources: boilerplate is removed from [[corpus.sources]] only; leave it out, "
@@ -394,6 +401,7 @@ class RunConfig(RecordedConfig):
     @property
     def lists_boilerplate(self) -> bool:
         """Whether the run makes a list of recurring lines itself."""
+        # A list from elsewhere wins: then none is made.
         wanted = self.corpus is not None and self.corpus.has_boilerplate
         return wanted and not self.cleaning.boilerplate
 
@@ -405,6 +413,7 @@ class RunConfig(RecordedConfig):
     @property
     def pairs_corpus(self) -> CorpusConfig:
         """The documents from which `[pairs]` makes text pairs."""
+        # Somebody's folder, as for `adapt`: what cannot be read is left out rather than refused.
         if self.pairs and self.pairs.sources:
             return CorpusConfig(sources=self.pairs.sources, on_bad_file="skip")
         if not self.corpus:

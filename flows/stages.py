@@ -364,6 +364,8 @@ def _pairs(run: RunConfig) -> Stage:
     """The stage that makes pairs; it reads its documents from `corpus`, however configured."""
     if not run.pairs:
         raise AssertionError("the run has [pairs]")
+    # Unnamed, and without its own sources: two runs that read the same documents share the
+    # artifact.
     pairs = PairsStage(
         seed=run.seed,
         corpus=run.pairs_corpus.unnamed(),
@@ -381,6 +383,7 @@ def _words_of_pairs(run: RunConfig) -> Stage:
         raise AssertionError("vocabulary.words without a corpus is for [pairs]")
     # Which pairs are drawn does not matter, so that runs of different length share the words.
     sizes = ("train_pairs", "evaluation_pairs", "sources")
+    # Defaults rather than what is configured, which is no part of this key.
     usual = {name: type(run.pairs).model_fields[name].get_default() for name in sizes}
     config = VocabularyStage(
         seed=run.seed,

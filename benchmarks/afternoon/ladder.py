@@ -143,8 +143,11 @@ def step_of(run: RunConfig, world: World) -> Callable[[], float]:
             masked = sum(len(example.masked_lm_ids) for example in batch)
             for micro, part in enumerate(cut(batch, budget)):
                 sums = engine.forward(pack_sequences(part), dropout=micro)
+                # Without pairs no example has a label; what is divided by infinity adds nothing.
                 labelled = len(batch) if run.pretrain.next_sentence_loss else float("inf")
                 engine.backward(sums.loss(masked, labelled))
+            # Always the first step of the schedule: its rate is 0 or small, and the time is that of
+            # any.
             engine.step(0, torch.zeros(0))
             seconds += share * (time.process_time() - began)
         return seconds
@@ -180,14 +183,17 @@ def main() -> None:
     heldout = ""
     for seed in arguments.seeds:
         for name in names:
+            # As many steps as fit into the seconds of the base.
             steps = round(arguments.steps * seconds["base"] / seconds[name])
             run = rung_of(base, name, steps=steps, seed=seed)
+            # A loss per token of another vocabulary is a loss of other tokens.
             comparable = run.vocabulary == base.vocabulary
             if comparable and run.examples != first["base"].examples:
                 evaluate = run.evaluate.model_copy(update={"heldout_examples": heldout})
                 run = run.model_copy(update={"evaluate": evaluate})
             began = time.monotonic()
             summary = result_of(run, space=arguments.space, machine=arguments.on)
+            # The first run's held-out examples judge all that have its vocabulary.
             heldout = heldout or run.name
             headline = summary.headline
             loss = headline.mlm_loss if comparable and headline else None

@@ -63,8 +63,10 @@ def static_vectors(tokens: Artifact, size: int) -> tuple[Floats, Floats]:
         for start in range(0, len(pieces), CHUNK):
             ids, where = pieces[start : start + CHUNK], document[start : start + CHUNK]
             for apart in range(1, WINDOW + 1):
+                # A window does not reach into the next document.
                 inside = where[apart:] == where[:-apart]
                 pairs = ids[:-apart][inside] * size + ids[apart:][inside]
+                # Unique first: an index that repeats would be added once.
                 found, counts = np.unique(pairs, return_counts=True)
                 together[found] += counts
     matrix = together.reshape(size, size)
@@ -76,6 +78,7 @@ def static_vectors(tokens: Artifact, size: int) -> tuple[Floats, Floats]:
             expected = rows[row] * contexts / contexts.sum()
             matrix[row] = np.log(np.maximum(matrix[row] / np.maximum(expected, 1e-9), 1.0))
     left, values, _ = randomized_svd(matrix, WIDTH, random_state=0)
+    # By the roots of the singular values, which Levy et al. find better than their full weight.
     vectors: Floats = left * np.sqrt(values)
     return vectors, alone / alone.sum()
 

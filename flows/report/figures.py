@@ -72,6 +72,7 @@ def judged_apart(summaries: Mapping[str, Summary]) -> list[str]:
         # An input that the configuration names has the digest of a list of one.
         evaluated_on[run] = inputs.get("heldout") or (own and digest_of([own]))
     first, *others = evaluated_on or {"": None}
+    # Those without a loss have nothing to compare.
     apart = [
         run for run in others if evaluated_on[run] and evaluated_on[run] != evaluated_on[first]
     ]

@@ -144,6 +144,7 @@ def _check_python(options: Mapping[str, tuple[str, ...]]) -> None:
     Functions are sent as bytecode, which another version cannot run; an image that does not say is
     found out by its first worker (cloze.pipeline.runner.engine_job).
     """
+    # Under the one name or the other, as engines have it.
     images = [*options.get("sdk_container_image", ())]
     if "DOCKER" in options.get("environment_type", ()):
         images += options.get("environment_config", ())

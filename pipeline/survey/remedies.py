@@ -64,6 +64,7 @@ def _lines(found: Survey, stage: TokensStage) -> Iterator[Remedy]:
     for source in found.sources:
         if stage.corpus.sources[source.number].boilerplate or not source.characters:
             continue
+        # As the stage would count them: only words with letters, and as often as it asks for.
         recurring = [
             line
             for line in found.frequent[0].most
