@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cloze.model.config import OPTIMIZERS, OptimizerConfig, Shortened
-from cloze.model.encoder.operations.native_kernels import Kernels, kernels, kernels_for
-from cloze.model.encoder.operations.products import TILE, product
+from cloze.model.encoder.operations.native_kernels import Kernels, kernels
+from cloze.model.encoder.operations.products import orthogonalising_kernels, product
 from cloze.model.encoder.precision import Kept, Rounded
 from cloze.model.training.distributed import World
 
@@ -428,16 +428,14 @@ def _zero_state(parameter: Tensor, *, count_on: torch.device | str = "cpu") -> d
 def orthogonal(matrices_NIO: Tensor) -> Tensor:
     """U V^T of each matrix's singular value decomposition U S V^T, approximately; zero stays zero.
 
-    Newton-Schulz iteration, which needs only matrix products, with Jordan's coefficients. With AMX
-    each thread iterates on matrices of its own, which stay in its cache.
+    Newton-Schulz iteration, which needs only matrix products, with Jordan's coefficients. In our
+    kernels each thread iterates on matrices of its own: products so small are not worth dividing.
     """
     # Iterate on the form that is wider than high: its Gram matrix is the smaller one.
     tall = matrices_NIO.shape[1] > matrices_NIO.shape[2]
     x = matrices_NIO.mT if tall else matrices_NIO
-    native = kernels_for(x)
-    count, *sizes = x.shape
-    is_whole = all(size and size % TILE == 0 for size in sizes)
-    if native is not None and native.has_tiles and is_whole and count >= torch.get_num_threads():
+    native = orthogonalising_kernels(x)
+    if native is not None and len(x) >= torch.get_num_threads():
         moves = torch.empty_like(x, memory_format=torch.contiguous_format)
         native(
             "orthogonalise", *x.shape, x.contiguous(), moves, NEWTON_SCHULZ_STEPS, *NEWTON_SCHULZ

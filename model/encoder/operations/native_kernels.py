@@ -6,10 +6,13 @@ Out: `kernels()` for bfloat16 or float32, or None: then plain torch computes the
      dropout masks and up to rounding.
 
 The kernels use torch's threads: the OpenMP symbols are left undefined at link time and are resolved
-to the runtime that torch has already loaded.
+to the runtime that torch has already loaded, whose symbols not every build of torch makes visible.
 """
 
 import ctypes
+import os
+import platform
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -27,16 +30,21 @@ SOURCES = tuple(
         *("kernels.h", "elementwise.c", "attention.c", "products.c", "updates.c", "inference.c"),
     )
 )
+_X86_64 = ("-mprefer-vector-width=512", "-mrecip")
+"""Compilers for other processors refuse these."""
+
 FLAGS = (
     "-march=native",
-    "-mprefer-vector-width=512",
-    "-mrecip",
+    *(_X86_64 if platform.machine() == "x86_64" else ()),
     "-ffast-math",
     "-fno-finite-math-only",  # a diverged loss must remain visible
     "-fno-thread-jumps",  # keeps clamping at two instructions instead of a dozen
     "-fopenmp",
     "-Werror=missing-prototypes",  # every function is declared in kernels.h, or static
 )
+OPENMP = re.compile(r"lib(gomp|i?omp)[-.\d]")
+"""The files of OpenMP runtimes, such as libgomp-947d5fa1.so.1.0.0."""
+
 Choice = Literal["auto", "native", "torch"]
 
 _PRODUCTS = ("product", "transposed_product", "orthogonalise")
@@ -98,8 +106,22 @@ def kernels_in_use() -> Literal["native", "torch"]:
     return "torch" if kernels() is None else "native"
 
 
+def _show_openmp() -> None:
+    """Make the symbols of the OpenMP runtime that is loaded visible to libraries loaded later.
+
+    torch's wheels for Arm keep those of their own copy to themselves.
+    """
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        path = line.split(maxsplit=5)[-1]
+        if OPENMP.match(os.path.basename(path)):
+            ctypes.CDLL(path, mode=os.RTLD_GLOBAL | os.RTLD_NOLOAD | os.RTLD_NOW)
+            return
+
+
 @cache
 def _compiled(dtype: torch.dtype) -> Kernels | None:
+    _show_openmp()
     library = compiled(*SOURCES, flags=(*FLAGS, *_FLAGS[dtype]), optional=_PRODUCTS)
     if library is None:
         return None

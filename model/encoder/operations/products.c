@@ -446,61 +446,128 @@ static void mirror(idx size, idx top, idx end, float *c, idx stride) {
 }
 
 /* c [rows, columns] = a b + bias [columns], if any, or c += a b if is_added. If is_symmetric, only
- * elements on or above the diagonal are computed, and mirrored. Lines of c are contiguous. Threads
- * form a grid over c and pack what they need for themselves, so that none waits for another. */
-void product(idx rows, idx columns, idx depth, const float *a_at, idx a_down, idx a_across,
-             const float *b_at, idx b_down, idx b_across, const float *bias, int is_added,
-             int is_symmetric, float *c, idx stride) {
-    Operand a = {a_at, a_down, a_across}, b = {b_at, b_down, b_across};
-    /* Threads form a grid over c; each packs the panels of b for its columns and the bands of a for
-     * its rows. A grid that is long on one side packs much of one operand many times over, hence
-     * the choice. */
-    idx threads = omp_get_max_threads(), down = threads;
-    for (idx n = 1; n < threads && !is_symmetric; n++) /* the grid that packs least */
+ * elements on or above the diagonal are computed, and mirrored. Lines of c are contiguous. */
+typedef struct {
+    idx rows, columns, depth;
+    Operand a, b;
+    const float *bias;
+    int is_added, is_symmetric;
+    float *c;
+    idx stride;
+} Product;
+
+/* What thread number `me` computes of a product. Threads form a grid over c; each packs the panels
+ * of b for its columns and the bands of a for its rows, so that none waits for another. A grid that
+ * is long on one side packs much of one operand many times over, hence the choice. */
+static void multiply_share(const Product *p, idx threads, idx me) {
+    idx rows = p->rows, columns = p->columns, depth = p->depth, down = threads;
+    for (idx n = 1; n < threads && !p->is_symmetric; n++) /* the grid that packs least */
         if (threads % n == 0 &&
             threads / n * rows + n * columns < threads / down * rows + down * columns)
             down = n;
     idx across = threads / down;
-    idx bands = quotient_up(rows, down * (is_symmetric ? SYMMETRIC_BAND : BAND)) * down;
+    idx bands = quotient_up(rows, down * (p->is_symmetric ? SYMMETRIC_BAND : BAND)) * down;
     idx band = quotient_up(quotient_up(rows, bands), HEIGHT) * HEIGHT;
     idx side = quotient_up(quotient_up(columns, across), WIDTH) * WIDTH;
     idx most = quotient_up(depth, quotient_up(depth, DEPTH));
-#pragma omp parallel num_threads(threads)
-    for (idx me = omp_get_thread_num(); me < threads; me += omp_get_num_threads()) {
-        idx left_end = me % across * side, right_end = minimum(columns, left_end + side);
-        float lines[BAND * DEPTH];
-        float *panels = scratch(sizeof(float) * side * most);
-        for (idx begin = 0; begin < depth && left_end < right_end; begin += most) {
-            idx some = minimum(most, depth - begin);
-            const float *start = is_added || begin ? c : bias;
-            idx start_stride = is_added || begin ? stride : 0;
-            for (idx j = left_end; j < right_end; j += WIDTH)
-                pack_panel(some, minimum(WIDTH, right_end - j),
-                           (Operand){element(b, begin, j), b_down, b_across},
-                           panels + (j - left_end) * some);
-            for (idx top = me / across * band; top < rows; top += down * band) {
-                idx end = minimum(rows, top + band);
-                pack_band(end - top, some, (Operand){element(a, top, begin), a_down, a_across},
-                          lines);
-                for (idx j = is_symmetric ? top / WIDTH * WIDTH : left_end; j < right_end;
-                     j += WIDTH)
-                    for (idx i = top; i < end; i += HEIGHT) {
-                        idx height = minimum(HEIGHT, end - i),
-                            width = minimum(WIDTH, right_end - j);
-                        idx skip = is_symmetric ? i - j : -HEIGHT;
-                        const float *of_a = lines + (i - top) * some;
-                        const float *of_b = panels + (j - left_end) * some;
-                        const float *from = start ? start + i * start_stride + j : NULL;
-                        float *out = c + i * stride + j;
-                        if (height == HEIGHT && width == WIDTH && skip <= -HEIGHT)
-                            add_panel(some, of_a, of_b, from, start_stride, out, stride);
-                        else
-                            add_edge(some, of_a, of_b, from, start_stride, out, stride, height,
-                                     width, skip);
-                    }
-                if (is_symmetric && begin + some == depth) mirror(rows, top, end, c, stride);
-            }
+    idx left_end = me % across * side, right_end = minimum(columns, left_end + side);
+    float lines[BAND * DEPTH];
+    float *panels = scratch(sizeof(float) * side * most);
+    for (idx begin = 0; begin < depth && left_end < right_end; begin += most) {
+        idx some = minimum(most, depth - begin);
+        const float *start = p->is_added || begin ? p->c : p->bias;
+        idx start_stride = p->is_added || begin ? p->stride : 0;
+        for (idx j = left_end; j < right_end; j += WIDTH)
+            pack_panel(some, minimum(WIDTH, right_end - j),
+                       (Operand){element(p->b, begin, j), p->b.down, p->b.across},
+                       panels + (j - left_end) * some);
+        for (idx top = me / across * band; top < rows; top += down * band) {
+            idx end = minimum(rows, top + band);
+            pack_band(end - top, some,
+                      (Operand){element(p->a, top, begin), p->a.down, p->a.across}, lines);
+            for (idx j = p->is_symmetric ? top / WIDTH * WIDTH : left_end; j < right_end;
+                 j += WIDTH)
+                for (idx i = top; i < end; i += HEIGHT) {
+                    idx height = minimum(HEIGHT, end - i), width = minimum(WIDTH, right_end - j);
+                    idx skip = p->is_symmetric ? i - j : -HEIGHT;
+                    const float *of_a = lines + (i - top) * some;
+                    const float *of_b = panels + (j - left_end) * some;
+                    const float *from = start ? start + i * start_stride + j : NULL;
+                    float *out = p->c + i * p->stride + j;
+                    if (height == HEIGHT && width == WIDTH && skip <= -HEIGHT)
+                        add_panel(some, of_a, of_b, from, start_stride, out, p->stride);
+                    else
+                        add_edge(some, of_a, of_b, from, start_stride, out, p->stride, height,
+                                 width, skip);
+                }
+            if (p->is_symmetric && begin + some == depth) mirror(rows, top, end, p->c, p->stride);
         }
+    }
+}
+
+void product(idx rows, idx columns, idx depth, const float *a_at, idx a_down, idx a_across,
+             const float *b_at, idx b_down, idx b_across, const float *bias, int is_added,
+             int is_symmetric, float *c, idx stride) {
+    Product p = {rows,     columns,      depth, {a_at, a_down, a_across}, {b_at, b_down, b_across},
+                 bias,     is_added,     is_symmetric,
+                 c,        stride};
+    idx threads = omp_get_max_threads();
+#pragma omp parallel num_threads(threads)
+    for (idx me = omp_get_thread_num(); me < threads; me += omp_get_num_threads())
+        multiply_share(&p, threads, me);
+}
+
+/* out [size, size] = a b by one thread, for operands that commute: the product is symmetric */
+static void multiply_symmetric(idx size, const float *a, const float *b, float *out) {
+    Product p = {size, size, size, {a, size, 1}, {b, size, 1}, NULL, 0, 1, out, size};
+    multiply_share(&p, 1, 0);
+}
+
+/* out = first I + third gram + fifth gram^2 */
+static void polynomial(idx size, float first, float third, float fifth, const float *gram,
+                       float *out) {
+    multiply_symmetric(size, gram, gram, out);
+    for (idx i = 0; i < size * size; i++) out[i] = fifth * out[i] + third * gram[i];
+    for (idx i = 0; i < size; i++) out[i * size + i] += first;
+}
+
+/* Muon's Newton-Schulz iteration for matrices of [rows, columns], rows <= columns, each by one
+ * thread, which waits for no other. As in `_orthogonaliser` (optimizer.py), what is iterated on is
+ * the matrix's Gram matrix, whose trace is the square of the matrix's norm. */
+void orthogonalise(idx matrices, idx rows, idx columns, const float *in, float *out, int steps,
+                   float first, float third, float fifth) {
+    idx size = rows * columns, square = rows * rows, bytes = sizeof(float) * 4 * square;
+#pragma omp parallel
+    {
+        float *room = allocated(malloc(bytes), bytes);
+        float *gram = room, *factor = gram + square, *total = factor + square,
+              *half = total + square;
+#pragma omp for schedule(dynamic)
+        for (idx m = 0; m < matrices; m++) {
+            Operand x = {in + m * size, columns, 1}, turned = {x.at, 1, columns};
+            Product p = {rows, rows, columns, x, turned, NULL, 0, 1, gram, rows};
+            multiply_share(&p, 1, 0);
+            float squares = 0.0f;
+            for (idx i = 0; i < rows; i++) squares += gram[i * rows + i];
+            float scale = 1.0f / fmaxf(sqrtf(squares), 1e-7f);
+            for (idx i = 0; i < square; i++) gram[i] *= scale * scale;
+            polynomial(rows, first, third, fifth, gram, total);
+            memcpy(factor, total, sizeof(float) * square);
+            for (int step = 1; step < steps; step++) {
+                multiply_symmetric(rows, factor, gram, half);
+                multiply_symmetric(rows, half, factor, gram);
+                polynomial(rows, first, third, fifth, gram, factor);
+                multiply_symmetric(rows, factor, total, half);
+                float *old = total;
+                total = half;
+                half = old;
+            }
+            for (idx i = 0; i < square; i++) total[i] *= scale;
+            p = (Product){rows, columns, rows, {total, rows, 1}, x, NULL, 0, 0, out + m * size,
+                          columns};
+            multiply_share(&p, 1, 0);
+        }
+        free(room);
     }
 }
 #endif

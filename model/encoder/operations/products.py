@@ -137,6 +137,18 @@ def _own_product(left_MK: Tensor, right_KN: Tensor) -> Kernels | None:
     return native if is_fast else None
 
 
+def orthogonalising_kernels(matrices_NIO: Tensor) -> Kernels | None:
+    """The library with our kernel for Muon's iteration on such matrices, where it is faster."""
+    native = kernels_for(matrices_NIO)
+    if native is None or not matrices_NIO.numel():
+        return None
+    if matrices_NIO.dtype == torch.float32:
+        is_fast = not has_fast_fp32_library()
+    else:
+        is_fast = native.has_tiles and not any(size % TILE for size in matrices_NIO.shape[1:])
+    return native if is_fast else None
+
+
 @cache
 def _has_bf16_products() -> bool:
     """Whether oneDNN supports bfloat16 products here; torch's own path always does, slowly."""
