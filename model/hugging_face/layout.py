@@ -445,13 +445,26 @@ def to_hugging_face(parameters: Mapping[str, Tensor], family: Family = "bert") -
 
 
 def from_hugging_face(
-    tensors: Mapping[str, Tensor], names: Iterable[str], family: Family = "bert"
+    tensors: Mapping[str, Tensor],
+    names: Iterable[str],
+    family: Family = "bert",
+    *,
+    as_views: bool = False,
 ) -> dict[str, Tensor]:
-    """The tensors of our parameters `names`; a KeyError carries Hugging Face's missing name."""
+    """The tensors of our parameters `names`; a KeyError carries Hugging Face's missing name.
+
+    `as_views`: for models that are not trained; matrices that are stored the other way round are
+    not copied but have strides, which updates and files cannot have.
+    """
     layout = LAYOUTS[family]
-    return {name: _turned(name, tensors[layout.name(name)]) for name in names}
+    turned = _view if as_views else _turned
+    return {name: turned(name, tensors[layout.name(name)]) for name in names}
+
+
+def _view(name: str, tensor: Tensor) -> Tensor:
+    return tensor.mT if _TRANSPOSED.fullmatch(name) else tensor
 
 
 def _turned(name: str, tensor: Tensor) -> Tensor:
     # Contiguous, since a safetensors file has no strides.
-    return tensor.mT.contiguous() if _TRANSPOSED.fullmatch(name) else tensor
+    return _view(name, tensor).contiguous() if _TRANSPOSED.fullmatch(name) else tensor

@@ -216,8 +216,13 @@ class EncoderFiles:
         module.load_state_dict(values, assign=True)
 
 
-def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
-    """Read and check the model at `location`."""
+def read_encoder_files(
+    location: str | Path | Source, *, for_inference: bool = False
+) -> EncoderFiles:
+    """Read and check the model at `location`.
+
+    `for_inference`: parameters may be views of the file's pages, which are not to be trained.
+    """
     source = location if isinstance(location, Source) else open_source(location)
     config, tokenizer = read_shape(source)
     layout = LAYOUTS[config.family]
@@ -254,7 +259,7 @@ def read_encoder_files(location: str | Path | Source) -> EncoderFiles:
     return EncoderFiles(
         config=config,
         tokenizer=tokenizer,
-        parameters=from_hugging_face(tensors, present, config.family),
+        parameters=from_hugging_face(tensors, present, config.family, as_views=for_inference),
         missing=missing,
         ignored=tuple(sorted(set(tensors) - {*wanted, *layout.tied, *layout.extras})),
         card=source.read_text(CARD, errors="replace") if CARD in source.names else None,

@@ -392,12 +392,12 @@ def load_model(
 
     From a finetune artifact, the encoder that was trained to compare texts.
     """
-    files = read_sentence_encoder(location)
+    files = read_sentence_encoder(location, for_inference=True)
     return model_of(files, device=device, precision=precision, attention=attention)
 
 
-def read_sentence_encoder(location: str | Path) -> EncoderFiles:
-    """The files of the encoder that `load_model` loads."""
+def read_sentence_encoder(location: str | Path, *, for_inference: bool = False) -> EncoderFiles:
+    """The files of the encoder that `load_model` loads; options as for `read_encoder_files`."""
     source = open_source(location)
     # A trial's model to compare texts, if the artifact has exactly one.
     if source.manifest is not None and source.manifest.stage == "finetune":
@@ -408,7 +408,7 @@ def read_sentence_encoder(location: str | Path) -> EncoderFiles:
                 "expected one; write the right one into a folder with `cloze export`"
             )
         source = source.inside(found[0].removesuffix(MODULES))
-    return read_encoder_files(source)
+    return read_encoder_files(source, for_inference=for_inference)
 
 
 def model_of(

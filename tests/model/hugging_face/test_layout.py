@@ -105,6 +105,16 @@ def test_names_there_and_back_lose_nothing() -> None:
     assert all(torch.equal(back[name], parameters[name]) for name in parameters)
 
 
+def test_a_model_that_is_only_used_copies_no_matrix_of_its_file() -> None:
+    parameters = PretrainingModel(Encoder(CONFIG, TOKENIZER.size)).state_dict()
+    stored = to_hugging_face(parameters)
+    found = from_hugging_face(stored, parameters, as_views=True)
+    memory = {tensor.data_ptr() for tensor in stored.values()}
+    for name, tensor in found.items():
+        assert tensor.data_ptr() in memory
+        assert torch.equal(tensor, parameters[name])
+
+
 def test_a_model_that_transformers_saved_gives_the_same_states(tmp_path: Path) -> None:
     theirs = BertModel.from_pretrained(MODEL_DIR, local_files_only=True)
     theirs.save_pretrained(tmp_path / "one")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.config import OptimizerConfig
+from cloze.model.encoder.operations import products
 from cloze.model.encoder.operations.native_kernels import kernels
 from cloze.model.encoder.precision import Rounded
 from cloze.model.training.optimizer import (
@@ -182,6 +183,28 @@ def test_muon_in_fp32_survives_small_singular_values(shape: tuple[int, int]) -> 
     for _ in range(5):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
     torch.testing.assert_close(found, left * values @ right.mT, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (96, 64), (37, 37), (7, 300)])
+def test_matrices_in_fp32_are_orthogonalised_as_in_float64_by_any_number_of_threads(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "has_fast_fp32_library", lambda: False)
+    torch.manual_seed(6)
+    given = torch.randn(4, *shape)
+    given[2] = 0.0
+    expected = orthogonal(given.double())
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(orthogonal(given))
+    torch.set_num_threads(before)
+    for each in found:
+        assert not each[2].any()
+        torch.testing.assert_close(each.double(), expected, rtol=0, atol=2e-4)
+        assert torch.equal(each, found[0])
+    given[1, 2, 3] = torch.nan
+    assert orthogonal(given)[1].isnan().all()
 
 
 @pytest.mark.parametrize("shape", [(64, 96), (96, 64), (32, 32), (256, 1024), (40, 64)])

@@ -2,6 +2,7 @@
 
 import math
 import platform
+import runpy
 import signal
 import subprocess
 import sys
@@ -573,6 +574,13 @@ def test_without_memory_a_kernel_ends_the_process_and_says_so() -> None:
     )
     assert done.returncode == -signal.SIGABRT
     assert "the compiled kernels found no memory for " in done.stderr
+
+
+@needs_compiler
+def test_the_flags_are_those_that_a_compiler_for_arm_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    for_arm = runpy.run_path(native.__file__)["FLAGS"]
+    assert [flag for flag in for_arm if flag.startswith("-m")] == ["-march=native"]
 
 
 @needs_compiler
