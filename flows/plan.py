@@ -228,13 +228,39 @@ class Plan:
 
 
 def differences(old: Facts, new: Facts) -> tuple[str, ...]:
-    """How `new` differs from `old`, one sentence for each difference."""
+    """How `new` differs from `old`, one sentence for each difference.
+
+    A whole table that only one of them has, such as another task, is a single difference.
+    """
     shown_old, shown_new = _shown(old), _shown(new)
+    found: dict[str, list[str]] = {}
+    for name in {**old, **new}:
+        if name not in old:
+            found.setdefault(_outermost(name, old), []).append(name)
+        elif name not in new:
+            found.setdefault(_outermost(name, new), []).append(name)
+        elif old[name] != new[name]:
+            found[name] = [name]
+
+    def shown(texts: Mapping[str, str], names: list[str]) -> str:
+        if names[0] not in texts:
+            return ABSENT
+        return texts[names[0]] if len(names) == 1 else f"{len(names)} settings"
+
     return tuple(
-        f"{name}: {shown_old.get(name, ABSENT)} → {shown_new.get(name, ABSENT)}"
-        for name in {**old, **new}
-        if (name in old) != (name in new) or old.get(name) != new.get(name)
+        f"{names[0] if len(names) == 1 else place}: {shown(shown_old, names)} → "
+        f"{shown(shown_new, names)}"
+        for place, names in found.items()
     )
+
+
+def _outermost(name: str, others: Facts) -> str:
+    """The largest table around the setting `name` in which `others` have none."""
+    parts = name.split(".")
+    depths = range(1, len(parts))
+    places = (".".join(parts[:depth]) for depth in depths)
+    known = {".".join(other.split(".")[:depth]) for other in others for depth in depths}
+    return next((place for place in places if place not in known), name)
 
 
 def _changes(stage: Stage, digests: Mapping[str, str] | None, *, store: Store) -> tuple[str, ...]:

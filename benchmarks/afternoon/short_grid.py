@@ -7,14 +7,14 @@ A whole grid takes an hour; here one batch size and one rate, and a part of SST-
 rung takes minutes. Scores of one seed differ by a point or two without any reason.
 """
 
-import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import tomli_w
 
-from benchmarks.measuring import run_cloze
 from cloze.artifacts.errors import ClozeError
 from cloze.flows.config import RunConfig
 from cloze.flows.report.figures import read_summary
@@ -70,9 +70,11 @@ def result_of(run: RunConfig, *, space: str, machine: str = "") -> Summary:
     path = folder / f"{run.name}.toml"
     path.write_text(tomli_w.dumps(run.model_dump(mode="json", exclude_none=True)), "utf-8")
     on = ["--on", machine] if machine else []
-    # in this program's folder, to which the paths of a configuration refer
-    there = ["--workspace", os.path.abspath(space), "--without-prefect"]
-    run_cloze("run", os.path.abspath(path), *there, *on)
+    command = [sys.executable, "-P", "-m", "cloze", "run", str(path), "--workspace", space]
+    # in the current folder, to which the paths of a configuration refer
+    done = subprocess.run([*command, "--without-prefect", *on], stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise ClozeError(f"run {run.name}: exit code {done.returncode}; see above")
     summary = read_summary(workspace(space), run.name)
     if summary is None:
         raise ClozeError(f"{space}: run {run.name} has left no summary; expected one after a run")

@@ -118,7 +118,10 @@ def scores(
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 11)))
         predicted = model.fit(train, [float(str(y)) for y in labels]).predict(dev).tolist()
     else:
-        chosen = LogisticRegressionCV(Cs=np.logspace(-5, 0, 6), cv=5, max_iter=300)
+        chosen = LogisticRegressionCV(
+            **{"Cs": np.logspace(-4, 0, 5), "cv": 3, "max_iter": 300, "scoring": "accuracy"},
+            **{"l1_ratios": (0,), "use_legacy_attributes": False},
+        )
         model = make_pipeline(StandardScaler(), chosen)
         predicted = model.fit(train, [str(y) for y in labels]).predict(dev).tolist()
     found = {"static vectors": problem.score("dev", predicted)}

@@ -106,6 +106,22 @@ def test_differences_show_what_came_and_what_went() -> None:
     assert differences({"a": 1, "b": 2}, {"b": 2, "c": "x"}) == ("a: 1 → absent", 'c: absent → "x"')
 
 
+def test_a_task_that_came_is_one_difference_and_not_one_for_each_of_its_settings() -> None:
+    old = {"tasks.0.name": "a", "tasks.0.epochs": 3, "grid.rates.0": 0.1, "seed": 1}
+    new = {"tasks.0.name": "a", "tasks.0.epochs": 4, "seed": 1, "tasks.0.labels.0": "x"}
+    came = {"tasks.1.name": "b", "tasks.1.epochs": 3, "tasks.1.span.stride": 128}
+    assert differences(old, {**new, **came}) == (
+        "tasks.0.epochs: 3 → 4",
+        "grid.rates.0: 0.1 → absent",
+        'tasks.0.labels.0: absent → "x"',
+        "tasks.1: absent → 3 settings",
+    )
+    assert differences({"grid": None}, {"grid.rates.0": 0.1, "grid.rates.1": 0.2}) == (
+        "grid: null → absent",
+        "grid.rates: absent → 2 settings",
+    )
+
+
 def labelled(run_table: dict[str, Any], file: Path) -> RunConfig:
     """The run with a task of the user's own."""
     file.write_text("sentence\tlabel\nfine\t1\n")
