@@ -20,6 +20,7 @@ import pkgutil
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Literal, Protocol, Self
 
 import torch
@@ -165,6 +166,18 @@ class Encoder(nn.Module):
         """
         return list(self._states(batch, dropout))
 
+    def state_after(self, batch: PackedBatch, depth: int) -> Tensor:
+        """Vectors after the first `depth` layers, [T, H]; the others are not computed."""
+        return next(islice(self._states(batch, None), depth, None))
+
+    def continued(self, state_TH: Tensor, batch: PackedBatch, depth: int) -> Tensor:
+        """Vectors of the last layer, [T, H], from those after `depth` layers; without dropout."""
+        filled = batch.filled()
+        # Tokens of padding have vectors of 0: nothing reads them.
+        padded = functional.pad(state_TH, (0, 0, 0, filled.tokens - batch.tokens))
+        (last,) = deque(self._layer_states(padded, filled, batch.tokens, first=depth), maxlen=1)
+        return last
+
     def _states(self, batch: PackedBatch, dropout: int | Noise | None) -> Iterator[Tensor]:
         """Vectors of the embeddings, then of one layer after the other, as they are computed.
 
@@ -187,11 +200,26 @@ class Encoder(nn.Module):
             seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout
             device = self.embeddings.word_embeddings.weight.device
             noise = seed if isinstance(seed, Noise) else noise_from(seed, device)
+        # Addresses of dropout: 0 for the embeddings, then the layers from 1.
+        filled = batch.filled()
+        states = self._layer_states(
+            self.embeddings(filled, noise and noise.at(0)), filled, batch.tokens, noise=noise
+        )
+        yield from states
+
+    def _layer_states(
+        self,
+        state: Tensor,
+        batch: PackedBatch,
+        tokens: int,
+        *,
+        noise: Noise | None = None,
+        first: int = 0,
+    ) -> Iterator[Tensor]:
+        """`state` and what each layer from `first` on makes of it, cut to the first `tokens`."""
         # Padding, up to a rung of the ladder or the GPU's bucket, is cut off again at the end.
         # What is appended are sequences of their own: no real token attends to them, so they change
         # nothing but the shape.
-        tokens = batch.tokens
-        batch = batch.filled()
         is_filled = batch.tokens > tokens
         mixings: Sequence[Mixing]
         if self._other:
@@ -206,11 +234,10 @@ class Encoder(nn.Module):
         if self._is_compiled:
             held = [value for mixing in set(mixings) for value in vars(mixing).values()]
             _let_vary(batch.cu_seqlens, *(value for value in held if isinstance(value, Tensor)))
-        # Addresses of dropout: 0 for the embeddings, then the layers from 1.
-        state = self.embeddings(batch, noise and noise.at(0))
-        for number, (layer, mixing) in enumerate(zip(self.layers, mixings, strict=True), start=1):
+        for number in range(first, len(self.layers)):
             yield state[:tokens] if is_filled else state
-            state = self._run(layer, state, mixing, noise and noise.at(number))
+            place = noise and noise.at(number + 1)
+            state = self._run(self.layers[number], state, mixings[number], place)
         if self.layer_norm is not None:
             state = self.layer_norm(state)
         yield state[:tokens] if is_filled else state

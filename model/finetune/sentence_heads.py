@@ -2,9 +2,7 @@
 
 In:  a problem whose head reads whole sequences, an encoder.
 Out: vectors of length 1, computed once per text; a head fitted to those of the training rows:
-     logistic regression, ridge regression or class means; and, before it is fitted, the encoder
-     tuned so that texts of a class are close to each other (Tunstall et al. 2022: SetFit; here with
-     the loss of Khosla et al. 2020 over all pairs of a batch).
+     logistic regression, ridge regression or class means.
 
 Vectors are shifted to mean 0 and scaled to a mean squared length of 1 before a head is fitted to
 them, so that its penalty means the same for every encoder; shift and scale become part of the head.
@@ -14,24 +12,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from cloze.model.config import ApproachName
-from cloze.model.data.batch import on
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
 from cloze.model.encoder.precision import computed_in
 from cloze.model.finetune.approaches import FineTuning
-from cloze.model.finetune.trainer import Advance, Recipe, TrialResult, TrialTrainer, trial_result
+from cloze.model.finetune.trainer import Advance, TrialResult, trial_result
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.features import Sequences, batches_by_length, tokens_at_once
-from cloze.model.training.distributed import World
 
 # N rows, H width of a vector, L outputs
 
@@ -51,15 +46,6 @@ PENALTY_FOLDS, PENALTY_ROWS = 4, 4000
 UNSEEN = 10.0
 """The logit of a label without training rows is this much below the lowest of the others."""
 
-CONTRAST_TEMPERATURE = 0.1
-"""Cosines are divided by it (Khosla et al. 2020)."""
-
-CONTRAST_STEPS = 20
-"""Steps of contrastive tuning, or one pass over the rows if that is more."""
-
-CONTRAST_BATCH, ROWS_PER_LABEL = 64, 4
-"""Rows per batch: at least so many, and so many for every label."""
-
 
 class VectorCache:
     """Sentence vectors of a frozen encoder, each computed once."""
@@ -73,12 +59,7 @@ class VectorCache:
     def of(self, problem: Problem, split: str) -> Vectors:
         """[N, H] vectors of length 1 of a split's sequences, in the file's order."""
         sequences = whole_vocabulary(problem, split)
-        # Ids alone do not tell a text from a pair whose ids are the same: the border counts, too.
-        keys = [
-            sequences.input_ids.row(row).tobytes()
-            + int(sequences.segment_a_lengths[row]).to_bytes(4)
-            for row in range(len(sequences))
-        ]
+        keys = [sequence_key(sequences, row) for row in range(len(sequences))]
         # Backwards, so that of equal sequences the first row stays in the dictionary.
         first = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._known}
         missing = np.array(sorted(first.values()), np.int64)
@@ -106,6 +87,13 @@ def whole_vocabulary(problem: Problem, split: str) -> Sequences:
     return Sequences(type(given)(ids, given.offsets), sequences.segment_a_lengths)
 
 
+def sequence_key(sequences: Sequences, row: int) -> bytes:
+    """What tells a sequence from every other."""
+    # Ids alone do not tell a text from a pair whose ids are the same: the border counts, too.
+    border = int(sequences.segment_a_lengths[row]).to_bytes(4)
+    return sequences.input_ids.row(row).tobytes() + border
+
+
 @dataclass(frozen=True)
 class LinearHead:
     """Logits of a vector."""
@@ -128,18 +116,47 @@ class LinearHead:
             model.head.bias.copy_(torch.from_numpy(self.bias))
 
 
-def fit_head(problem: Problem, vectors: Vectors, *, means: bool = False) -> LinearHead:
-    """The head fitted to the training rows' vectors; `means`: to the mean of each class."""
+def fit_head(
+    problem: Problem,
+    vectors: Vectors,
+    *,
+    means: bool = False,
+    inverse_penalty: float | None = None,
+) -> LinearHead:
+    """The head fitted to the training rows' vectors; `means`: to the mean of each class.
+
+    inverse_penalty: that of `chosen_penalty` for these rows or more; None: it is chosen here.
+    """
     targets = problem.targets("train", np.arange(len(vectors)))
     # The head is fitted to z = (x - shift) / scale, and then rewritten for x itself: w·z + b = (w /
     # scale)·x + (b - (w / scale)·shift). Nothing but a linear layer is saved.
+    scaled, shift, scale = _standardised(vectors)
+    if means:
+        weight, bias = _class_means(problem, scaled, targets)
+    else:
+        penalty = inverse_penalty or _penalty(problem, scaled, targets)
+        weight, bias = _regression(problem, scaled, targets, penalty)
+    weight = weight / scale
+    return LinearHead(weight, bias - weight @ shift)
+
+
+def chosen_penalty(problem: Problem, vectors: Vectors) -> float:
+    """The inverse penalty for the training rows' vectors, for `fit_head` on parts of them.
+
+    Logits of a strong penalty are several times smaller than those of a weak one. If every fold of
+    a cross-validation chose its own, the temperature fitted to their logits would be that of
+    neither, and wrong for the model trained on all rows.
+    """
+    targets = problem.targets("train", np.arange(len(vectors)))
+    return _penalty(problem, _standardised(vectors)[0], targets)
+
+
+def _standardised(vectors: Vectors) -> tuple[Vectors, NDArray[np.float64], float]:
+    """The vectors around 0, of mean squared length 1; the shift and the scale."""
     shift = vectors.mean(0, dtype=np.float64)
     centred = vectors - shift
     scale = math.sqrt(float((centred**2).sum(-1).mean())) or 1.0
-    fit = _class_means if means else _regression
-    weight, bias = fit(problem, centred / scale, targets)
-    weight = weight / scale
-    return LinearHead(weight, bias - weight @ shift)
+    return centred / scale, shift, scale
 
 
 Fitted = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -154,25 +171,38 @@ def _class_means(problem: Problem, vectors: Vectors, targets: NDArray[np.generic
     return _placed(problem.outputs, seen, means, -(means**2).sum(-1) / 2)
 
 
-def _regression(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]) -> Fitted:
-    """Logistic regression of each label, or of all; ridge regression of numbers."""
+def _penalty(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]) -> float:
+    """The inverse penalty for these vectors: chosen if each text has one label."""
+    if not (problem.labels and problem.exclusive):
+        return INVERSE_PENALTY
+    return inverse_penalty(vectors, targets, partial(_logistic, problem))
+
+
+def _logistic(
+    problem: Problem, inputs: Vectors, answers: NDArray[np.generic], inverse_penalty: float
+) -> Fitted:
+    """Of answers with at least two values: a row of weights for each, or one for two."""
     import sklearn.linear_model  # takes longer to import than torch; prediction needs none
 
-    if not problem.labels:
-        ridge = sklearn.linear_model.Ridge(alpha=1 / INVERSE_PENALTY).fit(vectors, targets)
-        return ridge.coef_[None], np.array([ridge.intercept_])
     balanced = problem.config.class_weights == "balanced"
+    found = sklearn.linear_model.LogisticRegression(
+        C=inverse_penalty, max_iter=1000, class_weight="balanced" if balanced else None
+    ).fit(inputs, answers)
+    return found.coef_, found.intercept_
 
-    def fitted(inputs: Vectors, answers: NDArray[np.generic], inverse_penalty: float) -> Fitted:
-        """Of answers with at least two values: a row of weights for each, or one for two."""
-        found = sklearn.linear_model.LogisticRegression(
-            C=inverse_penalty, max_iter=1000, class_weight="balanced" if balanced else None
-        ).fit(inputs, answers)
-        return found.coef_, found.intercept_
 
+def _regression(
+    problem: Problem, vectors: Vectors, targets: NDArray[np.generic], penalty: float
+) -> Fitted:
+    """Logistic regression of each label, or of all; ridge regression of numbers."""
+    if not problem.labels:
+        import sklearn.linear_model
+
+        ridge = sklearn.linear_model.Ridge(alpha=1 / penalty).fit(vectors, targets)
+        return ridge.coef_[None], np.array([ridge.intercept_])
     if problem.exclusive:
         seen = np.unique(targets)
-        weight, bias = fitted(vectors, targets, inverse_penalty(vectors, targets, fitted))
+        weight, bias = _logistic(problem, vectors, targets, penalty)
         # One row of weights, w, says how much likelier the second label is. As two logits, -w/2 and
         # w/2 have this difference, and a model for two labels has two outputs.
         if len(seen) == 2:
@@ -185,7 +215,7 @@ def _regression(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]
         if len(np.unique(answers)) == 1:
             biases[label] = UNSEEN if answers[0] else -UNSEEN
         else:
-            weight, bias = fitted(vectors, answers, INVERSE_PENALTY)
+            weight, bias = _logistic(problem, vectors, answers, penalty)
             weights[label], biases[label] = weight[0], bias[0]
     return weights, biases
 
@@ -232,47 +262,6 @@ def _placed(
     return weights, biases
 
 
-class Contrast(Classification):
-    """The same training texts, which are to be close to those of their class."""
-
-    joint: ClassVar[bool] = True
-
-    def __init__(self, problem: Classification) -> None:
-        """Its texts are not read again."""
-        # A view with another loss: reading and encoding again would double the time of small tasks.
-        self.__dict__.update(problem.__dict__)
-        self.sequences = {"train": problem.sequences["train"]}
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Summed over rows: -log of the share of their class among all others, by similarity."""
-        targets = on(logits.device, targets)
-        # A row is always most similar to itself; it must be neither an answer nor an alternative.
-        others = ~torch.eye(len(logits), dtype=torch.bool, device=logits.device)
-        alike = (targets[:, None] == targets[None]) & others
-        cosines = (logits @ logits.T / CONTRAST_TEMPERATURE).masked_fill(~others, -math.inf)
-        logs = functional.log_softmax(cosines, dim=-1).masked_fill(~alike, 0.0)
-        # The mean over a row's class, so that frequent classes do not dominate the sum. A row that
-        # is alone in its class in this batch has nothing to come closer to, and counts 0.
-        counts = alike.sum(-1)
-        return -(logs.sum(-1) / counts.clamp_min(1)).sum()
-
-    def recipe(self, recipe: Recipe) -> Recipe:
-        """`recipe` with the batches and passes of contrastive tuning."""
-        rows = self.units("train")
-        # Every row is compared with all others of its batch, so batches are as large as a class
-        # needs to meet itself, and the number of steps follows from them.
-        size = min(rows, max(CONTRAST_BATCH, ROWS_PER_LABEL * len(self.labels)))
-        passes = max(1, round(CONTRAST_STEPS / -(-rows // size)))
-        task = recipe.task.model_copy(update={"batch_size": size, "epochs": passes})
-        return Recipe(
-            config=recipe.config,
-            task=task,
-            seed=recipe.seed,
-            attempt=recipe.attempt,
-            token_budget=recipe.token_budget,
-        )
-
-
 class HeadTrainer:
     """A trial that fits a head to vectors; the interface of `TrialTrainer`."""
 
@@ -283,25 +272,30 @@ class HeadTrainer:
         vectors: Callable[[str], Vectors],
         *,
         means: bool = False,
-        decay: float = 1.0,
+        inverse_penalty: float | None = None,
     ) -> None:
         """`model` has the encoder that computes `vectors`, [N, H] of each split.
 
-        decay: what tuning has left of the embeddings of tokens that do not occur.
+        inverse_penalty: as for `fit_head`.
         """
         self.problem = problem
-        self._decay = decay
+        self._inverse_penalty = inverse_penalty
         self.approach = FineTuning(problem, model)
         self._model, self._vectors, self._means = model, vectors, means
 
     def missed_decay(self, result: TrialResult) -> float:
-        """What tuning has left of the embeddings of tokens that do not occur."""
-        return self._decay
+        """1: the embeddings are not trained."""
+        return 1.0
 
     def run(self, advance: Advance) -> TrialResult:
         """Fit the head; the logits of all splits but train."""
         started = time.monotonic()
-        head = fit_head(self.problem, self._vectors("train"), means=self._means)
+        head = fit_head(
+            self.problem,
+            self._vectors("train"),
+            means=self._means,
+            inverse_penalty=self._inverse_penalty,
+        )
         head.install(self._model)
         logits = {
             split: head(self._vectors(split))
@@ -312,26 +306,6 @@ class HeadTrainer:
         return TrialResult(
             0, found.scores, found.predictions, logits, seconds=time.monotonic() - started
         )
-
-
-def tuned_by_contrast(
-    problem: Classification,
-    encoder: Encoder,
-    recipe: Recipe,
-    world: World,
-    *,
-    pooling: VectorPooling,
-) -> tuple[SentenceModel, float]:
-    """`encoder`, tuned so that the vectors of a class's training texts are close to each other.
-
-    And what weight decay has left of the embeddings of tokens that do not occur.
-    """
-    view = Contrast(problem)
-    model = SentenceModel(encoder, pooling=pooling).to(world.device)
-    approach = FineTuning(view, model, precision=recipe.config.precision)
-    trainer = TrialTrainer(view, approach, view.recipe(recipe), world)
-    found = trainer.run(lambda steps: None)
-    return model.eval(), trainer.missed_decay(found)
 
 
 def approaches_for(problem: Problem, wanted: tuple[ApproachName, ...]) -> tuple[ApproachName, ...]:

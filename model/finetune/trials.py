@@ -33,15 +33,17 @@ from cloze.model.config import (
     TaskConfig,
 )
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
-from cloze.model.finetune.approaches import FineTuning, split_logits
+from cloze.model.finetune.approaches import FineTuning
 from cloze.model.finetune.choice import Chosen, CrossValidation, more_passes
+from cloze.model.finetune.contrast import FrozenHalf, tuned_by_contrast
 from cloze.model.finetune.error_analysis import confusion, errors, scored_split
 from cloze.model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
 from cloze.model.finetune.sentence_heads import (
     HeadTrainer,
     VectorCache,
+    approaches_for,
+    chosen_penalty,
     fit_head,
-    tuned_by_contrast,
 )
 from cloze.model.finetune.trainer import Advance, Recipe, TrialResult, TrialTrainer, trial_result
 from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
@@ -72,6 +74,9 @@ class TrialPlan:
 
     chosen: Chosen | None = None
     """The approach, if it was chosen; None: fine-tuning, or that of `feature`."""
+
+    inverse_penalty: float | None = None
+    """That of a head on vectors; None: chosen for the rows of `problem`."""
 
     shortened: Shortened | None = None
     """How its time limit has shortened it, if it is repeated."""
@@ -259,8 +264,7 @@ class TrialRunner:
     _latest: tuple[str, Weights] | None = None
     """The file name of the trial trained last, and its weights."""
 
-    _vectors: VectorCache | None = None
-    """Those of the first encoder, frozen."""
+    _frozen: "FrozenEncoder | None" = None
 
     _cached: tuple[tuple[str, str, str, int], FeatureCache] | None = None
     """The last frozen encoders' features, and their key."""
@@ -298,12 +302,22 @@ class TrialRunner:
 
         def train(problem: Problem, approach: ApproachName) -> Mapping[str, Logits]:
             task = more_passes(problem.config, problem.units("train"), config)
-            fold = replace(plan, problem=problem, task=task)
+            fold = replace(plan, problem=problem, task=task, inverse_penalty=penalty)
             return self._trainer(fold, self.encoders[0], 0, approach).run(lambda steps: None).logits
 
-        validation = CrossValidation(
-            plan.problem, plan.problem.table("train"), self.encoders[0].tokenizer, config, train
-        )
+        # Before the first fold, so that all have that of the model trained on all rows.
+        penalty = None
+        if isinstance(plan.problem, Classification):
+            vectors = self._frozen_encoder().vectors.of(plan.problem, "train")
+            penalty = chosen_penalty(plan.problem, vectors)
+
+        table = plan.problem.table("train")
+        if self.encoders[0].modules and len(table) < config.fine_tuning_rows:
+            others = tuple(name for name in config.approaches if name != "fine_tuning")
+            if approaches_for(plan.problem, others):
+                config = config.model_copy(update={"approaches": others})
+        tokenizer = self.encoders[0].tokenizer
+        validation = CrossValidation(plan.problem, table, tokenizer, config, train)
         return validation.choose(self.seconds)
 
     def run(self, plan: TrialPlan) -> Trial:
@@ -449,7 +463,7 @@ class TrialRunner:
         # Fine-tuning, too, starts from a head fitted to vectors if the encoder came with a way to
         # make them: with few labels it starts where the linear head ends.
         if approach and (approach != "fine_tuning" or initial.modules):
-            return self._on_vectors(plan.problem, initial, recipe, approach)
+            return self._on_vectors(plan, initial, recipe, approach)
         if plan.feature is not None:
             cache = self._features(plan, plan.feature)
             # The head's weights come from torch's global generator.
@@ -494,10 +508,10 @@ class TrialRunner:
         return Deadline(max(left, 0.0) / max(self.trials - self._run, 1), evaluation)
 
     def _on_vectors(
-        self, problem: Problem, initial: EncoderFiles, recipe: Recipe, approach: ApproachName
+        self, plan: TrialPlan, initial: EncoderFiles, recipe: Recipe, approach: ApproachName
     ) -> TrialTrainer | HeadTrainer:
         """A head on sentence vectors, of an encoder that is frozen or tuned before or after."""
-        pooling, device = initial.pooling, self.world.device
+        problem, pooling, device = plan.problem, initial.pooling, self.world.device
 
         def encoder(used_ids: Places | None) -> Encoder:
             seed = recipe.seed_for("encoder")
@@ -513,29 +527,38 @@ class TrialRunner:
             )
             return found.to(device)
 
+        frozen = self._frozen_encoder()
+        vectors = partial(frozen.vectors.of, problem)
+        if approach == "class_means":
+            return HeadTrainer(problem, model(frozen.encoder), vectors, means=True)
+        penalty = plan.inverse_penalty or chosen_penalty(problem, vectors("train"))
+        if approach == "linear":
+            return HeadTrainer(problem, model(frozen.encoder), vectors, inverse_penalty=penalty)
         # The encoder moves, so its vectors belong to this trial alone and are not cached.
         if approach == "contrastive" and isinstance(problem, Classification):
-            sentences, decay = tuned_by_contrast(
-                problem, encoder(problem.used_ids), recipe, self.world, pooling=pooling
-            )
-            view = FineTuning(problem, sentences, precision=self.config.precision)
-            vectors = partial(split_logits, problem, view)
-            return HeadTrainer(problem, model(sentences.encoder), vectors, decay=decay)
-        if self._vectors is None:
-            precision = self.config.precision
-            # With the whole vocabulary, so that one cache serves all tasks and folds: pruned ids
-            # differ.
-            self._vectors = VectorCache(encoder(None), pooling=pooling, precision=precision)
-        vectors = partial(self._vectors.of, problem)
-        if approach != "fine_tuning":
-            means = approach == "class_means"
-            return HeadTrainer(problem, model(self._vectors.model.encoder), vectors, means=means)
+            moved, vectors = tuned_by_contrast(problem, frozen.lower, recipe, self.world)
+            return HeadTrainer(problem, model(moved), vectors, inverse_penalty=penalty)
         started = model(encoder(problem.used_ids))
         # From the linear head, trained further with the whole encoder (linear probing, then fine-
         # tuning).
-        fit_head(problem, vectors("train")).install(started)
+        fit_head(problem, vectors("train"), inverse_penalty=penalty).install(started)
         tuned = FineTuning(problem, started, precision=self.config.precision)
         return TrialTrainer(problem, tuned, recipe, self.world)
+
+    def _frozen_encoder(self) -> "FrozenEncoder":
+        """The first encoder as it was given, and what is kept of its results."""
+        if self._frozen is None:
+            initial = self.encoders[0]
+            # With the whole vocabulary, so that one cache serves all tasks and folds: pruned ids
+            # differ.
+            encoder = initial.encoder(pretrained=True, seed=0, used_ids=None).to(self.world.device)
+            pooling, precision = initial.pooling, self.config.precision
+            self._frozen = FrozenEncoder(
+                encoder,
+                VectorCache(encoder, pooling=pooling, precision=precision),
+                FrozenHalf(encoder, pooling=pooling, precision=precision),
+            )
+        return self._frozen
 
     def _features(self, plan: TrialPlan, feature: FeatureConfig) -> FeatureCache:
         """Layers of the frozen encoders; the most recent ones are cached.
@@ -558,6 +581,15 @@ class TrialRunner:
             cache = FeatureCache(plan.problem, encoders, layers, precision=precision)
             self._cached = (key, cache)
         return self._cached[1]
+
+
+@dataclass(frozen=True)
+class FrozenEncoder:
+    """An encoder that no trial trains."""
+
+    encoder: Encoder
+    vectors: VectorCache
+    lower: FrozenHalf
 
 
 def _left(trial: Trial) -> str:

@@ -7,7 +7,8 @@ Out: one temperature, or one for each label if a text may have several and the l
 
 A temperature divides logits. It is folded into the head's weights, so everything that computes
 logits with the saved model gives calibrated probabilities: `predict`, exports, ONNX graphs.
-The likeliest label stays the same.
+The likeliest label stays the same: labels that exclude each other share one temperature, as one for
+each would change which is likeliest, and few rows could not tell so many numbers apart.
 """
 
 import math

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 import torch
@@ -72,6 +73,17 @@ def test_without_gradients_a_layer_finds_its_input_alone_in_memory() -> None:
     assert held == [1, 2, 2, 2]  # a layer's output, and the one that it was computed from
     assert torch.equal(encoder.hidden_states(batch)[-1], last)
     assert held[4:] == [2, 3, 4, 5]  # all of this call, and `last`
+
+
+@pytest.mark.parametrize("family", ["bert", "modern"])
+def test_layers_continued_from_the_middle_end_where_all_of_them_end(
+    family: Literal["bert", "modern"],
+) -> None:
+    encoder = Encoder(small_config(family=family, num_hidden_layers=4), VOCABULARY).eval()
+    batch = pack_sequences(random_examples((32, 7)))
+    middle = encoder.state_after(batch, 2)
+    assert torch.equal(middle, encoder.hidden_states(batch)[2])
+    assert torch.equal(encoder.continued(middle, batch, 2), encoder(batch))
 
 
 def test_dropout_is_off_in_evaluation() -> None:

@@ -8,10 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.results import Trial, Trials
+from cloze.artifacts.results import Candidate, Trial, Trials
 from cloze.artifacts.store import Artifact
-from cloze.model.config import ChoiceConfig, FinetuneConfig, TaskConfig
-from cloze.model.finetune.choice import folds_of, predicted_rows
+from cloze.model.config import ApproachName, ChoiceConfig, FinetuneConfig, TaskConfig
+from cloze.model.finetune import sentence_heads
+from cloze.model.finetune.choice import folds_of, predicted_rows, preferred
 from cloze.model.finetune.finetune import make_trials
 from cloze.model.finetune.sentence_heads import fit_head, inverse_penalty
 from cloze.model.inference.predict import load_predictor
@@ -49,7 +50,7 @@ def run(
     if dev:
         paths["dev"] = write_lines(folder / "dev.jsonl", dev)
     task = {"name": "t", "kind": "classification", "max_seq_length": 16, **paths, **more}
-    choice = {"fewest_steps": 2, "folds": 4, **task.pop("choose", {})}
+    choice = {"fewest_steps": 2, "folds": 4, "fine_tuning_rows": 0, **task.pop("choose", {})}
     config = {"tasks": [task], "seeds": [0], "precision": "fp32", "choose": choice}
     stage = stage_table(
         "finetune",
@@ -85,14 +86,61 @@ def test_every_approach_is_compared_on_the_same_rows(chosen: Artifact) -> None:
         assert high == pytest.approx(min(1.0, 2 * one.mean - low))
 
 
-def test_the_cheapest_within_one_standard_error_of_the_best_is_chosen(chosen: Artifact) -> None:
+def candidate(approach: ApproachName, mean: float, error: float) -> Candidate:
+    return Candidate(
+        approach=approach,
+        rows=8,
+        folds=(mean,),
+        mean=mean,
+        standard_error=error,
+        interval=(mean, mean),
+    )
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [
+        # Within one standard error, 0.05, of the best: the cheapest.
+        ({"class_means": 0.7, "linear": 0.86, "fine_tuning": 0.9}, "linear"),
+        ({"class_means": 0.85, "linear": 0.86, "fine_tuning": 0.9}, "class_means"),
+        # Contrastive tuning comes first among them, and not if it is clearly worse.
+        ({"class_means": 0.85, "linear": 0.9, "contrastive": 0.85}, "contrastive"),
+        ({"class_means": 0.85, "linear": 0.9, "contrastive": 0.84}, "class_means"),
+    ],
+)
+def test_of_the_approaches_within_one_standard_error_of_the_best_one_is_preferred(
+    means: dict[ApproachName, float], expected: str
+) -> None:
+    candidates = [candidate(name, mean, 0.05) for name, mean in means.items()]
+    best = max(candidates, key=lambda one: one.mean)
+    assert candidates[preferred(candidates, best)].approach == expected
+
+
+def test_the_chosen_approach_is_that_of_the_rule(chosen: Artifact) -> None:
     choice = trial_of(chosen).choice
     assert choice is not None
     best = max(choice.candidates, key=lambda one: one.mean)
-    within = [
-        one.approach for one in choice.candidates if one.mean >= best.mean - best.standard_error
-    ]
-    assert (choice.chosen, choice.best) == (within[0], best.approach)
+    place = preferred(choice.candidates, best)
+    assert (choice.chosen, choice.best) == (choice.candidates[place].approach, best.approach)
+
+
+def test_all_folds_have_the_penalty_that_suits_all_rows(
+    encoder: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn.linear_model")
+    penalties: list[float] = []
+    fitted = sentence_heads._logistic
+
+    def noted(problem: Any, inputs: Any, answers: Any, penalty: float) -> Any:
+        penalties.append(penalty)
+        return fitted(problem, inputs, answers, penalty)
+
+    # Every question which penalty is best gets another answer.
+    answers = iter((5.0, *range(100, 200)))
+    monkeypatch.setattr(sentence_heads, "_logistic", noted)
+    monkeypatch.setattr(sentence_heads, "inverse_penalty", lambda *_: next(answers))
+    run(tmp_path, encoder, rows(24), choose={"approaches": ["linear"], "shares": []})
+    assert penalties[:4] == [5.0] * 4
 
 
 def test_dev_is_predicted_by_models_that_have_not_seen_its_rows(chosen: Artifact) -> None:
