@@ -374,6 +374,9 @@ class Trial(Result):
     calibration: Calibration | None = None
     """Of the probabilities, if it is a classification with held-out labels."""
 
+    thresholds: tuple[float, ...] = ()
+    """By label, if an example may have several and they were tuned on dev."""
+
     reliance: Reliance | None = None
     """On the label sets of its confidence, if it is calibrated."""
 

@@ -589,6 +589,8 @@ def task_files(
             # An earlier launch's best trial may still be the best: its model is copied.
             if not model:
                 kept = problem.calibrated(trial.predictions.get("dev"))
+                if trial.thresholds:
+                    kept = kept.model_copy(update={"thresholds": trial.thresholds})
                 weights = runner.weights(plan, trial)
                 # Temperatures go into the weights and, where labels are decided by a threshold,
                 # into that: the decisions stay as they were scored.

@@ -48,12 +48,13 @@ from cloze.model.finetune.sentence_heads import (
 from cloze.model.finetune.trainer import Advance, Recipe, TrialResult, TrialTrainer, trial_result
 from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
 from cloze.model.tasks.base import Logits, Problem
-from cloze.model.tasks.classification import Classification
+from cloze.model.tasks.classification import Classification, MultiLabel
 from cloze.model.tasks.features import Places
 from cloze.model.training.distributed import World
 from cloze.model.training.health import Deadline
 from cloze.model.uncertainty.held_out import held_out_rows
 from cloze.model.uncertainty.held_out_figures import label_errors, uncertainty
+from cloze.model.uncertainty.thresholds import tuned_thresholds
 
 Weights = dict[str, Tensor]
 
@@ -372,6 +373,7 @@ class TrialRunner:
             # The encoder's weights only: the head is new.
             kept = {n: value for n, value in latest.items() if n.startswith(ENCODER_PREFIX)}
             initial = replace(initial, parameters=kept)
+        thresholds: tuple[float, ...] = ()
         for attempt in range(self.config.restarts + 1):
             approach = plan.chosen.approach if plan.chosen else None
             trainer = self._trainer(plan, initial, attempt, approach)
@@ -390,7 +392,10 @@ class TrialRunner:
             )
         if plan.chosen:
             result = with_predicted_logits(plan, plan.chosen, result)
+            result, thresholds = with_thresholds(plan.problem, result)
         trial = trial_record(plan, result, restarts=attempt)
+        if thresholds:
+            trial = trial.model_copy(update={"thresholds": thresholds})
         self._latest = (plan.name, weights)
         return trial, weights, result
 
@@ -608,6 +613,31 @@ def with_predicted_logits(plan: TrialPlan, chosen: Chosen, result: TrialResult) 
     )
     epochs = tuple(epoch.model_copy(update={"dev": {}}) for epoch in result.epochs)
     return replace(found, epochs=epochs, steps=result.steps, seconds=result.seconds)
+
+
+def with_thresholds(problem: Problem, result: TrialResult) -> tuple[TrialResult, tuple[float, ...]]:
+    """The result with a threshold for each label, and these; as it is if none were found.
+
+    Dev, to which they are fitted, is judged in parts, by those that suit the others.
+    """
+    task = problem.config
+    configured = task.thresholds or task.threshold != 0.5
+    rows = None
+    if isinstance(problem, MultiLabel) and not configured and "dev" in result.logits:
+        rows = held_out_rows(problem, "dev", result.logits["dev"])
+    found = tuned_thresholds(rows, task.threshold) if rows else None
+    if found is None or not isinstance(problem, MultiLabel):
+        return result, ()
+    thresholds, by_row = found
+    predictions = {
+        split: problem.labels_above(logits, by_row if split == "dev" else thresholds)
+        for split, logits in result.logits.items()
+    }
+    scores = {
+        split: problem.score(split, guesses) if problem.labelled(split) else {}
+        for split, guesses in predictions.items()
+    }
+    return replace(result, predictions=predictions, scores=scores), tuple(thresholds.tolist())
 
 
 def suspicious_rows(plan: TrialPlan, result: TrialResult) -> tuple[LabelError, ...]:

@@ -336,7 +336,13 @@ class MultiLabel(Classification):
 
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """The labels whose probability reaches the threshold."""
-        chosen = self.probabilities(logits) >= (self.config.thresholds or self.config.threshold)
+        return self.labels_above(logits, self.config.thresholds or self.config.threshold)
+
+    def labels_above(
+        self, logits: Logits, thresholds: Sequence[float] | NDArray[np.float64] | float
+    ) -> list[Prediction]:
+        """The labels whose probability reaches its threshold: of all, of each, or by row."""
+        chosen = self.probabilities(logits) >= thresholds
         return [[*self._names(row)] for row in chosen]
 
     def at_temperatures(self, saved: TaskConfig, temperatures: Sequence[float]) -> TaskConfig:

@@ -212,6 +212,27 @@ def test_numbers_and_several_labels_are_fitted_by_regression(
     assert found.dev["f1_micro"] > 0.5
 
 
+def test_the_threshold_of_a_rare_label_is_saved_with_the_model(
+    encoder: Artifact, tmp_path: Path
+) -> None:
+    # A third of the texts with `list` have the label, and nothing else tells: no probability comes
+    # near a half.
+    several = []
+    for number, one in enumerate(rows(120)):
+        words = one["text_a"].split()
+        labels = [word for word in ("name",) if word in words]
+        rare = ["rare"] if "list" in words and number % 3 == 1 else []
+        several.append({"text_a": one["text_a"], "label": labels + rare})
+    only = {"approaches": ["linear"], "shares": []}
+    artifact = run(tmp_path, encoder, several, kind="multi_label_classification", choose=only)
+    trial = trial_of(artifact)
+    assert len(trial.thresholds) == 2
+    assert trial.dev["label_f1_rare"] > 0.3
+    # The model decides as the thresholds do, with probabilities divided by temperatures.
+    predictor = load_predictor(artifact.directory)
+    assert "rare" in predictor.predict(["list array value name"])[0]["prediction"]  # type: ignore[operator]
+
+
 def test_parts_have_as_many_rows_of_each_label_and_each_row_once() -> None:
     labels = ["a"] * 10 + ["b"] * 7 + ["c"] * 3
     folds = folds_of(table(labels), ChoiceConfig(folds=5))
