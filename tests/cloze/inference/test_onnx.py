@@ -34,6 +34,23 @@ wanted = [given.name for given in session.get_inputs()]
 print(json.dumps([session.get_outputs()[0].name, output.tolist()]))
 """
 
+FEW = """
+name = "few"
+[finetune]
+encoder = "encoder"
+seeds = [0]
+precision = "fp32"
+[finetune.choose]
+approaches = ["linear"]
+shares = []
+[[finetune.tasks]]
+name = "few"
+kind = "classification"
+train = "few.csv"
+columns = { text_a = "text" }
+max_seq_length = 16
+"""
+
 wants_onnx = pytest.mark.skipif(not find_spec("onnxruntime"), reason="wants the extra `onnx`")
 
 
@@ -156,3 +173,25 @@ def test_an_export_that_could_not_be_scored_is_finished_by_the_next_command(
     done = command(*export, sample, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "exists already" in command(*export, sample, cwd=folder).stderr
+
+
+@wants_onnx
+@pytest.mark.slow
+def test_the_graph_of_a_head_on_vectors_has_the_probabilities_of_predict(
+    folder: Path, sample: str
+) -> None:
+    write_model(folder / "encoder")
+    write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Normalize"), limit=16)
+    rows = [("the list", "x"), ("of names", "y"), ("a b", "x"), ("b of", "y"), ("list a", "x")] * 4
+    table = "".join(f"{text},{label}\n" for text, label in rows)
+    (folder / "few.csv").write_text("text,label\n" + table)
+    (folder / "few.toml").write_text(FEW)
+    program("-m", "cloze", "run", "few.toml", "--without-prefect")
+    program("-m", "cloze", "export", "few", "out", "--onnx", "--sample", sample)
+    name, logits = computed("out", "model.onnx")
+    assert name == "logits"
+    # The temperatures are in the weights, so the graph's logits are as calibrated as predict's.
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    answers = json.loads(program("-m", "cloze", "predict", "few", "--json", *TEXTS))
+    for one, found in zip(answers, shares, strict=True):
+        np.testing.assert_allclose(list(one["probabilities"].values()), found, atol=1e-5)
