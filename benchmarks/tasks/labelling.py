@@ -65,7 +65,8 @@ def our_head(
 def out_of_fold(vectors: Array, targets: Array, labels: int) -> HeldOutRows:
     """Every row, predicted by a head trained on the other folds, with the penalty of all rows."""
     logits = np.zeros((len(targets), labels))
-    penalty = chosen_penalty(problem_of(targets, labels), vectors)
+    # As in a run: the folds have fewer rows, whose losses are summed.
+    penalty = chosen_penalty(problem_of(targets, labels), vectors) * FOLDS / (FOLDS - 1)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     for train, held in folds.split(vectors, targets):
         head = our_head(vectors[train], targets[train], labels, inverse_penalty=penalty)

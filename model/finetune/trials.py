@@ -41,6 +41,7 @@ from cloze.model.finetune.feature_based import LAYERS, FeatureBased, FeatureCach
 from cloze.model.finetune.sentence_heads import (
     HeadTrainer,
     VectorCache,
+    Vectors,
     approaches_for,
     chosen_penalty,
     fit_head,
@@ -57,6 +58,10 @@ from cloze.model.uncertainty.held_out_figures import label_errors, uncertainty
 from cloze.model.uncertainty.thresholds import tuned_thresholds
 
 Weights = dict[str, Tensor]
+
+MOST_WEAKENED = 2.0
+"""The penalty of a head for all rows becomes so many times weaker in a fold at most: with fewer
+than half of the rows, as for a learning curve, they need it."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +308,10 @@ class TrialRunner:
 
         def train(problem: Problem, approach: ApproachName) -> Mapping[str, Logits]:
             task = more_passes(problem.config, problem.units("train"), config)
-            fold = replace(plan, problem=problem, task=task, inverse_penalty=penalty)
+            # The losses of all rows are summed: on fewer rows, the same penalty would be stronger.
+            share = min(plan.problem.units("train") / problem.units("train"), MOST_WEAKENED)
+            weaker = penalty and penalty * share
+            fold = replace(plan, problem=problem, task=task, inverse_penalty=weaker)
             return self._trainer(fold, self.encoders[0], 0, approach).run(lambda steps: None).logits
 
         # Before the first fold, so that all have that of the model trained on all rows.
@@ -533,7 +541,7 @@ class TrialRunner:
             return found.to(device)
 
         frozen = self._frozen_encoder()
-        vectors = partial(frozen.vectors.of, problem)
+        vectors: Callable[[str], Vectors] = partial(frozen.vectors.of, problem)
         if approach == "class_means":
             return HeadTrainer(problem, model(frozen.encoder), vectors, means=True)
         penalty = plan.inverse_penalty or chosen_penalty(problem, vectors("train"))
