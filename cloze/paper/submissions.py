@@ -47,7 +47,8 @@ def submissions(run: str, directory: Path, /, *, place: Place = PLACE) -> Answer
             found[target] = artifact.read_bytes(entry.name)
     if not found:
         raise UsageError(
-            f"{run}: no predictions for unlabelled test files; set `test` of the tasks"
+            f"{run}: no predictions for unlabelled test files; set `test` of the tasks, or for "
+            "those with `glue` add test.tsv to their folders, and fine-tune again"
         )
     glue = {name: content for name, content in found.items() if name.startswith(f"{GLUE}/")}
     if glue:
