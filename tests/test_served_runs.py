@@ -61,6 +61,7 @@ def test_a_triggered_run_reuses_everything(served: Deployment) -> None:
     assert {stage["state"] for stage in served.run.record()["stages"].values()} == {"reused"}
 
 
+@pytest.mark.slow
 def test_people_see_the_run_its_tables_and_a_described_form(
     served: Deployment, finished: UUID
 ) -> None:

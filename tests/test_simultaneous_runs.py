@@ -21,6 +21,8 @@ from tests.flows.standin_chain import Chain, ends, make_chain
 from tests.running import RunFolder
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 BEFORE = {"vocabulary", "tokens", "examples"}
 """The stages before training."""
 
@@ -33,10 +35,10 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 @pytest.mark.parametrize(
     "pauses",
     [
-        pytest.param((0, 0, 0, 0), id="four at once", marks=pytest.mark.slow),
-        pytest.param((0, 0), id="at once", marks=[pytest.mark.slow, pytest.mark.long]),
-        pytest.param((0, 1), id="1 s apart", marks=[pytest.mark.slow, pytest.mark.long]),
-        pytest.param((0, 4), id="4 s apart", marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param((0, 0, 0, 0), id="four at once"),
+        pytest.param((0, 0), id="at once", marks=pytest.mark.long),
+        pytest.param((0, 1), id="1 s apart", marks=pytest.mark.long),
+        pytest.param((0, 4), id="4 s apart", marks=pytest.mark.long),
     ],
 )
 def test_of_runs_of_a_name_started_together_one_works_and_the_others_are_told_who(
@@ -58,7 +60,6 @@ def test_of_runs_of_a_name_started_together_one_works_and_the_others_are_told_wh
     assert not RunFolder(chain.workspace(name)).processes()
 
 
-@pytest.mark.slow
 def test_runs_of_other_names_make_each_stage_once_and_wait_for_one_another(chain: Chain) -> None:
     # the report is each run's own: its name stands in it
     names = ("one", "two", "three", "four")
@@ -72,7 +73,6 @@ def test_runs_of_other_names_make_each_stage_once_and_wait_for_one_another(chain
     assert not RunFolder(chain.workspace("side by side")).processes()
 
 
-@pytest.mark.slow
 def test_machines_that_share_an_object_store_make_each_stage_once(chain: Chain) -> None:
     runs = [chain.begin("store", "--without-prefect", run=one, machine=one) for one in ("a", "b")]
     found = ends(runs)
@@ -117,7 +117,6 @@ def said_until(run: "subprocess.Popen[str]", words: str) -> str:
     return said
 
 
-@pytest.mark.slow
 def test_a_server_killed_while_it_starts_is_started_again_and_asks_for_the_secret(
     chain: Chain,
 ) -> None:
@@ -165,7 +164,7 @@ def dead() -> Iterator[str]:
     yield address
 
 
-@pytest.mark.parametrize("server", [pytest.param(silent, marks=pytest.mark.slow), dead])
+@pytest.mark.parametrize("server", [silent, dead])
 def test_a_run_whose_server_does_not_answer_goes_on_without_it(
     server: Callable[[], AbstractContextManager[str]], chain: Chain
 ) -> None:

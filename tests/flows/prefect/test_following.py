@@ -175,6 +175,20 @@ def test_an_interrupted_run_is_recorded_and_its_flow_ends(
         assert flow.state_name == "Crashed"
 
 
+def test_each_of_several_runs_is_a_flow_of_its_own(
+    server: str, inline: Callable[..., None], run: RunConfig, machine: MachineConfig
+) -> None:
+    runs = [run.model_copy(update={"name": name}) for name in ("seed-0", "seed-1")]
+    records = command._followed_by_prefect([Plan(one, machine) for one in runs], Server(server))
+    assert [record.name for record in records] == ["seed-0", "seed-1"]
+    assert records[1].started_at >= (records[0].finished_at or "")
+    for one, found in zip(runs, records, strict=True):
+        with asking(server, one) as (client, flow):
+            tasks = [task for task in client.read_task_runs() if task.flow_run_id == flow.id]
+        assert flow.state_name == "Completed"
+        assert {task.name for task in tasks} == set(found.stages)
+
+
 class Unwell(Server):
     """A server that never starts."""
 

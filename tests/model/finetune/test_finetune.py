@@ -501,6 +501,7 @@ def test_no_worker_outlives_a_launch_that_fails(tmp_path: Path) -> None:
     assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
 
 
+@pytest.mark.slow
 def test_two_workers_leave_the_same_bytes_as_one(tmp_path: Path) -> None:
     rows = [{"text_a": text, "label": str(n % 2)} for n, text in enumerate(["the", "list"] * 4)]
     path = write_lines(tmp_path / "a.jsonl", rows)
