@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import JsonValue
 
 from cloze.artifacts import filesystem
@@ -382,6 +380,9 @@ def _conll_rows(text: TextFile, wanted: Wanted) -> FileRows:
 
 
 def _parquet_rows(path: str, wanted: Wanted) -> FileRows:
+    # Imported here, since whoever loads a model imports this module, and rarely for such a file.
+    import pyarrow.parquet as pq
+
     def read() -> Numbered:
         with _refusing_damage(path, "Parquet"), _arrow_file(path) as source:
             # a page of each column is in memory, not a whole group
@@ -448,6 +449,8 @@ def _plausible(
 
     Rows that refer to one entry of a dictionary count in full, as they will be in memory.
     """
+    import pyarrow.compute as pc  # for the same reason
+
     unpacked = 0
     for batch in batches:
         batch.validate(full=True)
