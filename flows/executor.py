@@ -146,7 +146,8 @@ class Executor:
                 emit(name, "warning", f"{found.damage}; making it again")
                 remove_damage(table.output, found)
             folder = self.space.job_folder(self.run.name, name)
-            result = self.jobs.run(self._argv(stage), key=table.key, folder=folder)
+            with self.plan.announced.watching(name):
+                result = self.jobs.run(self._argv(stage), key=table.key, folder=folder)
             made = self.space.store.find(name, table.key)
             if made is None:
                 raise IntegrityError(
@@ -230,6 +231,9 @@ class Executor:
         )
         took = f" in {clock(result.seconds)}" if result else ""
         emit(stage.name, entry.state, f"{artifact.digest[:12]}{took}")
+        late = self.plan.announced.correction(stage.name, result.seconds) if result else ""
+        if late:
+            emit(stage.name, "output", late)
 
     def _end(self, state: RunState, started: float, *, failure: str = "") -> None:
         seconds = round(time.monotonic() - started, 3)

@@ -16,8 +16,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata
@@ -30,6 +31,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.filesystem import find_files, is_local, located
+from cloze.artifacts.progress import clock, say
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.external_inputs import read_model_config
 from cloze.flows.forecast import (
@@ -92,6 +94,12 @@ SPECIAL_TOKENS = 3
 TOKENS_PER_WORD, SPAN_TOKENS = 1.35, 12.0
 """Of English text; and tokens of the spans of a few words that a student also learns."""
 
+LATE = 1.25
+"""How many times its expected duration a stage may take before anything is said."""
+
+WORTH_CORRECTING = 20.0
+"""Seconds of a stage whose estimate is corrected: shorter ones start up, mostly."""
+
 LABELLED_EXAMPLES = 1000
 """Assumed for a task whose data are not on this machine."""
 
@@ -104,6 +112,53 @@ class ExpectedTime:
     seconds: float
     basis: str
     """The basis of the estimate, for example `as in run demo`."""
+
+
+class Announced:
+    """What was announced of a run's stages, corrected while it goes on."""
+
+    def __init__(self, expected: Iterable[ExpectedTime]) -> None:
+        self._left = {each.stage: each.seconds for each in expected}
+
+    @contextmanager
+    def watching(self, stage: str) -> Iterator[None]:
+        """Say so, with the reason, as soon as `stage` takes longer than was announced."""
+        seconds = self._left.get(stage, 0.0)
+
+        def late() -> None:
+            say(
+                f"{stage}: longer than the {clock(seconds)} expected: {slow_because()}; its own "
+                "lines say what remains"
+            )
+
+        timer = threading.Timer(LATE * seconds, late)
+        timer.daemon = True  # keeps no process alive that a signal ends
+        if LATE * seconds >= WORTH_CORRECTING:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def correction(self, stage: str, seconds: float) -> str:
+        """What the stages after `stage` take if they are late as it was; empty if it was not."""
+        expected = self._left.pop(stage, 0.0)
+        left = sum(self._left.values())
+        if seconds < WORTH_CORRECTING or seconds <= LATE * expected or not expected or not left:
+            return ""
+        pace = seconds / expected
+        return (
+            f"took {clock(seconds)}, not {clock(expected)}: {slow_because()}; at this pace the "
+            f"rest takes {clock(pace * left)}, not {clock(left)}"
+        )
+
+
+def slow_because() -> str:
+    """The reason why stages take longer than expected."""
+    load = load_per_core()
+    if load > BUSY:
+        return f"other programs take their share of this machine ({load:.1f} processes per core)"
+    return "it does not sustain the speed that was measured"
 
 
 def expected_times(

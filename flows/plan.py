@@ -27,7 +27,7 @@ from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, Store
 from cloze.artifacts.tokenizer import SubwordTokenizer, read_vocabulary
 from cloze.flows.config import MachineConfig, RunConfig
-from cloze.flows.expected import ExpectedTime, expected_times
+from cloze.flows.expected import Announced, ExpectedTime, expected_times
 from cloze.flows.external_inputs import Digests
 from cloze.flows.inventory import Found, look_up, store_entries
 from cloze.flows.stages import Stage, chain, keyed_config, stage_table, up_to
@@ -96,6 +96,8 @@ class Plan:
         self.stages = {stage.name: stage for stage in executed}
         self.others = [stage for stage in stages if stage.name not in self.stages]
         """Further stages of the run, which are not executed."""
+        self.announced = Announced(())
+        """The times that the user was told, if any."""
         self.finished: dict[str, Artifact] = {}
         """Artifacts by stage: at first those that would be reused."""
         self._digests = digests or Digests()

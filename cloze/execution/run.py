@@ -28,7 +28,7 @@ from cloze.execution.console import watching
 from cloze.execution.preflight import checked_plan
 from cloze.flows.config import MachineConfig
 from cloze.flows.executor import execute
-from cloze.flows.expected import SLOWEST_RATE, busy_now
+from cloze.flows.expected import SLOWEST_RATE, Announced, busy_now
 from cloze.flows.external_inputs import Digests
 from cloze.flows.locks import locked
 from cloze.flows.plan import Plan
@@ -145,6 +145,7 @@ def _announce(plan: Plan) -> None:
     expected = plan.expected()
     total = sum(each.seconds for each in expected)
     if total > WORTH_ANNOUNCING:
+        plan.announced = Announced(expected)
         longest = max(expected, key=lambda each: each.seconds)
         say(
             f"expected on this machine: {clock(total)}, of which {longest.stage} "

@@ -1,6 +1,7 @@
 """Expected durations of stages, from earlier runs or rates."""
 
 import json
+import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.expected import (
     START_SECONDS,
+    Announced,
     ExpectedTime,
     Timed,
     Work,
@@ -341,3 +343,39 @@ def test_a_small_folder_has_fewer_pairs_than_are_wanted(tmp_path: Path) -> None:
     some = Work(RunConfig.model_validate(recipe)).of("lessons")
     (tmp_path / "b.txt").write_text("The lake is deep. " * 3_000)
     assert Work(RunConfig.model_validate(recipe)).of("lessons") == pytest.approx(4 * some)
+
+
+def test_a_late_stage_corrects_what_is_left_and_gives_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def announced() -> Announced:
+        return Announced([ExpectedTime("pretrain", 60.0, ""), ExpectedTime("finetune", 30.0, "")])
+
+    monkeypatch.setattr("cloze.flows.expected.load_per_core", lambda: 2.0)
+    assert announced().correction("pretrain", 120.0) == (
+        "took 2:00, not 1:00: other programs take their share of this machine (2.0 processes per "
+        "core); at this pace the rest takes 1:00, not 0:30"
+    )
+    monkeypatch.setattr("cloze.flows.expected.load_per_core", lambda: 1.0)
+    assert "sustain" in announced().correction("pretrain", 120.0)
+    assert not announced().correction("pretrain", 70.0)
+    assert not announced().correction("never announced", 70.0)
+    last = announced()
+    last.correction("pretrain", 60.0)
+    assert not last.correction("finetune", 90.0)  # nothing is left
+
+
+def test_a_late_stage_is_noticed_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cloze.flows.expected.WORTH_CORRECTING", 0.0)
+    announced = Announced([ExpectedTime("pretrain", 0.01, ""), ExpectedTime("finetune", 60.0, "")])
+    with announced.watching("finetune"):
+        pass
+    said = ""
+    with announced.watching("pretrain"):
+        until = time.monotonic() + 30
+        while not said and time.monotonic() < until:
+            said += capsys.readouterr().err
+            time.sleep(0.01)
+    assert said.startswith("pretrain: longer than the 0:00 expected: ")
