@@ -390,6 +390,9 @@ class Work:
     def _lessons(self) -> tuple[float, float]:
         """Number of texts to distil on, and tokens in one."""
         config, pairs = self.run.distill, self.run.pairs
+        if config and config.task:
+            rows, tokens = _lines_and_tokens(config.texts)
+            return float(rows), min(tokens + SPECIAL_TOKENS, config.max_seq_length)
         if not (config and pairs):
             return 0.0, 0.0
         passage = min(TOKENS_PER_WORD * pairs.words + SPECIAL_TOKENS, config.max_seq_length)

@@ -210,10 +210,17 @@ def digest_of_model(path: str, *, place: str) -> str:
 
 
 def read_model_config(location: str) -> bytes:
-    """The content of the `config.json` of the model at `location`, as configured."""
+    """The content of the `config.json` of the model at `location`, as configured.
+
+    Of a finetune artifact, whose models have one architecture, that of the first.
+    """
     directory = located(location)
     if is_artifact(directory):
-        return open_artifact(directory).read_bytes(MODEL_CONFIG)
+        artifact = open_artifact(directory)
+        names = [entry.name for entry in artifact.manifest.files]
+        # Without one, reading it raises the error that names the file.
+        found = [name for name in names if name.split("/")[-1] == MODEL_CONFIG] or [MODEL_CONFIG]
+        return artifact.read_bytes(MODEL_CONFIG if MODEL_CONFIG in names else min(found))
     return filesystem.read_bytes(filesystem.join(directory, MODEL_CONFIG))
 
 

@@ -161,13 +161,21 @@ def openvino_side(graph: Path, threads: int, precision: str) -> Side:
     return vectors
 
 
-def sides(precisions: Sequence[str], threads: int, folder: Path) -> dict[str, Side]:
-    """All sides by name and precision."""
-    from cloze.model.inference.onnx import GRAPH, INT8, export_onnx
+def with_graphs(folder: Path, *, int8: bool = False) -> Path:
+    """A copy of the model below `folder`, with the graphs that `cloze export --onnx` writes."""
+    from cloze.model.inference.onnx import export_onnx
 
     model = folder / "model"
     shutil.copytree(weights(), model, ignore=shutil.ignore_patterns("onnx", "openvino"))
-    export_onnx(model, int8=True)
+    export_onnx(model, int8=int8)
+    return model
+
+
+def sides(precisions: Sequence[str], threads: int, folder: Path) -> dict[str, Side]:
+    """All sides by name and precision."""
+    from cloze.model.inference.onnx import GRAPH, INT8
+
+    model = with_graphs(folder, int8=True)
     found: dict[str, Side] = {REFERENCE: sentence_transformers_side("fp32")}
     for precision in precisions:
         found[f"cloze {precision}"] = our_side(precision)

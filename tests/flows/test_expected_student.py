@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from cloze.flows.config import RunConfig
 from cloze.flows.expected import Work
 from tests.cloze.tiny_model import CONFIG, write_model
@@ -28,3 +30,14 @@ def test_a_student_of_half_the_layers_costs_half_the_training_and_its_teacher_th
     assert half.steps("distill") == 4000 / 128
     twice = work(tmp_path / "teacher", layers=2, epochs=2)
     assert twice.of("distill") == whole.of("distill")
+
+
+def test_rows_of_a_task_are_counted(tmp_path: Path) -> None:
+    write_model(tmp_path / "teacher", encoder=CONFIG.model_copy(update={"num_hidden_layers": 4}))
+    (tmp_path / "rows.jsonl").write_text('{"text": "The lake is deep."}\n' * 300)
+    own = {"teacher": str(tmp_path / "teacher"), "task": "mine", "layers": 2, "epochs": 3}
+    texts = {"texts": str(tmp_path / "rows.jsonl")}
+    found = Work(RunConfig.model_validate({"name": "s", "distill": {**own, **texts}}))
+    assert found.steps("distill") == 300 * 3 / 128
+    assert found.of("lessons") > 0
+    assert found.of("distill") == pytest.approx(4.5 * found.of("lessons"))  # 3 epochs × 3 × 1/2
