@@ -188,15 +188,8 @@ def main() -> None:
             seconds = models(name, task, source, place, arguments.layers)
             found[name] = {**measured(name, place), "processor_seconds": seconds}
         print(name, json.dumps(found[name]), flush=True)
-    write_result(
-        arguments.output,
-        {
-            "machine": facts,
-            "threads": arguments.threads,
-            "layers": arguments.layers,
-            "tasks": found,
-        },
-    )
+        result = {"threads": arguments.threads, "layers": arguments.layers, "tasks": found}
+        write_result(arguments.output, {"machine": facts, **result})
 
 
 if __name__ == "__main__":
