@@ -187,7 +187,8 @@ def test_the_graph_of_a_head_on_vectors_has_the_probabilities_of_predict(
     (folder / "few.csv").write_text("text,label\n" + table)
     (folder / "few.toml").write_text(FEW)
     program("-m", "cloze", "run", "few.toml", "--without-prefect")
-    program("-m", "cloze", "export", "few", "out", "--onnx", "--sample", sample)
+    export = ("export", "few", "out", "--task", "few", "--onnx", "--sample", sample)
+    program("-m", "cloze", *export)
     name, logits = computed("out", "model.onnx")
     assert name == "logits"
     # The temperatures are in the weights, so the graph's logits are as calibrated as predict's.
