@@ -950,7 +950,7 @@ class ChoiceConfig(Config):
         default=("class_means", "linear", "contrastive", "fine_tuning"), min_length=1
     )
     """Approaches to compare. `class_means`: the nearest mean vector of a class; `linear`: logistic
-    or ridge regression on the encoder's vectors; `contrastive`: the upper half of the encoder is
+    or ridge regression on the encoder's vectors; `contrastive`: the encoder's upper layers are
     tuned on pairs of texts first (SetFit); `fine_tuning`: of all parameters, for sentence encoders
     from the linear head (Kumar et al. 2022)."""
 
@@ -1273,7 +1273,7 @@ class FinetuneStage(StageConfig):
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
     format_version: ClassVar[int] = 14
-    """14: contrastive tuning trains the upper half of the encoder, and is preferred; folds share
+    """14: contrastive tuning trains the encoder's upper layers, and is preferred; folds share
     the penalty of a head; 13: the penalty of a linear head is chosen; 12: a trial's record says how
     a time limit has shortened it; 11: saved tasks have the settings of reranking; 10: with
     `select = "best"`, the weights are those of the selected epoch; a text that is query and passage

@@ -35,7 +35,7 @@ from cloze.model.config import (
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
 from cloze.model.finetune.approaches import FineTuning
 from cloze.model.finetune.choice import Chosen, CrossValidation, more_passes
-from cloze.model.finetune.contrast import FrozenHalf, tuned_by_contrast
+from cloze.model.finetune.contrast import FrozenLayers, tuned_by_contrast
 from cloze.model.finetune.error_analysis import confusion, errors, scored_split
 from cloze.model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
 from cloze.model.finetune.sentence_heads import (
@@ -569,7 +569,7 @@ class TrialRunner:
             self._frozen = FrozenEncoder(
                 encoder,
                 VectorCache(encoder, pooling=pooling, precision=precision),
-                FrozenHalf(encoder, pooling=pooling, precision=precision),
+                FrozenLayers(encoder, pooling=pooling, precision=precision),
             )
         return self._frozen
 
@@ -602,7 +602,7 @@ class FrozenEncoder:
 
     encoder: Encoder
     vectors: VectorCache
-    lower: FrozenHalf
+    lower: FrozenLayers
 
 
 def _left(trial: Trial) -> str:

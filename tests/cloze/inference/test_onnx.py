@@ -177,9 +177,7 @@ def test_an_export_that_could_not_be_scored_is_finished_by_the_next_command(
 
 @wants_onnx
 @pytest.mark.slow
-def test_the_graph_of_a_head_on_vectors_has_the_probabilities_of_predict(
-    folder: Path, sample: str
-) -> None:
+def test_the_graph_of_a_head_on_vectors_has_the_probabilities_of_predict(folder: Path) -> None:
     write_model(folder / "encoder")
     write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Normalize"), limit=16)
     rows = [("the list", "x"), ("of names", "y"), ("a b", "x"), ("b of", "y"), ("list a", "x")] * 4
@@ -187,7 +185,7 @@ def test_the_graph_of_a_head_on_vectors_has_the_probabilities_of_predict(
     (folder / "few.csv").write_text("text,label\n" + table)
     (folder / "few.toml").write_text(FEW)
     program("-m", "cloze", "run", "few.toml", "--without-prefect")
-    export = ("export", "few", "out", "--task", "few", "--onnx", "--sample", sample)
+    export = ("export", "few", "out", "--task", "few", "--onnx", "--sample", "few.csv")
     program("-m", "cloze", *export)
     name, logits = computed("out", "model.onnx")
     assert name == "logits"
