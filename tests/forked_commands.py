@@ -233,7 +233,7 @@ def prepare() -> None:
         preloaded: tuple[str, ...], *, grace: float, environment: Mapping[str, str], **_: object
     ) -> local.RunningSupervisor:
         arguments = ("--grace", str(grace), "--owner", str(os.getpid()), "--preload", *STAGES)
-        return started(ForkedSupervisor(arguments, environment), preloaded)  # type: ignore[arg-type]
+        return started(ForkedSupervisor(arguments, environment), preloaded, {})  # type: ignore[arg-type]
 
     local.RunningSupervisor.start = fork  # type: ignore[method-assign]
     defaults = local.LocalLauncher.__init__.__kwdefaults__
