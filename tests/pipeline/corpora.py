@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,10 +18,12 @@ from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.pipeline.config.settings import TokensStage, VocabularyStage
 from cloze.pipeline.runner.graph import WorkQueue
 from cloze.pipeline.vocabulary import make_vocabulary
+from tests.waiting import PATIENCE
 
 WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as", "by", "it")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 INLINE = {"worker_mode": "inline"}
+TWO_PROCESSES: dict[str, Any] = {"worker_mode": "processes", "workers": 2}
 
 
 def documents(seed: int, count: int) -> list[str]:
@@ -117,21 +119,44 @@ def tokens_table(
 def everything_twice(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine whose engine executes every task on two workers."""
     monkeypatch.setattr(WorkQueue, "claim", lambda queue, pieces, label: iter(pieces))
-    return {"worker_mode": "processes", "workers": 2}
+    return TWO_PROCESSES
 
 
-def started(
-    table: StageTable, folder: Path, *, site: str = "", count: int = 0
-) -> "subprocess.Popen[str]":
-    """The stage of `table` as a program, killed when it reaches `site` for the `count`-th time."""
+class Ended(NamedTuple):
+    """How the program of a stage has ended."""
+
+    code: int
+    digest: str
+    """Of its artifact; empty if it made none."""
+    errors: str
+
+
+def run_as_program(table: StageTable, folder: Path, *, site: str = "", count: int = 0) -> Ended:
+    """Run the stage of `table`; it is killed when it reaches `site` for the `count`-th time."""
     path = folder / "table.json"
     write_stage_table(table, path)
     script = Path(__file__).with_name("killed_stage.py")
-    return subprocess.Popen(
+    done = subprocess.run(
         [sys.executable, str(script), str(path), site, str(count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout=PATIENCE,
+        check=False,
     )
+    return Ended(done.returncode, done.stdout.strip(), done.stderr)
+
+
+def digest_after_a_killed_worker(table: StageTable, folder: Path, *, site: str, count: int) -> str:
+    """The digest of the stage, started again after one of its workers was killed at `site`.
+
+    The loss of a worker has ended the run, with its signal named and nothing committed.
+    """
+    first = run_as_program(table, folder, site=site, count=count)
+    assert first.code == 137, first.errors
+    assert "was ended by SIGKILL" in first.errors
+    assert not Path(table.output, "manifest.json").exists()
+    again = run_as_program(table, folder)
+    assert again.digest, again.errors
+    return again.digest

@@ -23,13 +23,13 @@ from cloze.pipeline.text.texts import read_documents
 from cloze.pipeline.tokens import make_tokens
 from tests.pipeline.corpora import (
     INLINE,
+    TWO_PROCESSES,
+    digest_after_a_killed_worker,
     given_vocabulary,
     source,
-    started,
     tokens_table,
     write_jsonl,
 )
-from tests.waiting import PATIENCE
 
 NOTICE = "This message and any attachments are confidential and for the addressee only."
 MENU = ["Home", "About us", "Products", "News", "Contact"]
@@ -234,8 +234,7 @@ def test_the_list_does_not_depend_on_files_workers_runs_and_ranges(
     shuffled = random.Random(files).sample(texts, len(texts))
     for number in range(files):
         write_jsonl(tmp_path / "corpus" / f"{number * 7 % files}.jsonl", shuffled[number::files])
-    machine = {"worker_mode": "processes", "workers": 2}
-    found = run(tmp_path / "out", [of_lines(tmp_path / "corpus")], machine=machine)
+    found = run(tmp_path / "out", [of_lines(tmp_path / "corpus")], machine=TWO_PROCESSES)
     assert rows_of(found) == rows_of(golden)
     assert found.digest == golden.digest
     assert not (tmp_path / "out" / "work").exists()
@@ -245,15 +244,9 @@ def test_a_killed_worker_ends_the_count_and_the_next_one_goes_on(tmp_path: Path)
     write_jsonl(tmp_path / "all.jsonl", ["\n".join(lines) for _, _, lines in three_kinds(300)])
     sources = [of_lines(tmp_path / "all.jsonl")]
     golden = run(tmp_path / "golden", sources)
-    machine = {"worker_mode": "processes", "workers": 2}
-    table = boilerplate_table(tmp_path / "out", sources, machine=machine)
-    first = started(table, tmp_path, site="before lines are put", count=2)
-    _, errors = first.communicate(timeout=PATIENCE)
-    assert first.returncode == 137
-    assert "was ended by SIGKILL" in errors
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    digest, errors = started(table, tmp_path).communicate(timeout=PATIENCE)
-    assert digest.strip() == golden.digest, errors
+    table = boilerplate_table(tmp_path / "out", sources, machine=TWO_PROCESSES)
+    digest = digest_after_a_killed_worker(table, tmp_path, site="before lines are put", count=2)
+    assert digest == golden.digest
 
 
 def test_tokens_drops_what_is_nothing_but_boilerplate_and_says_so(

@@ -15,7 +15,7 @@ from cloze.pipeline import recurring_runs
 from cloze.pipeline.config.settings import CorpusConfig
 from cloze.pipeline.readers import input_shards
 from cloze.pipeline.shuffle import merged_runs
-from tests.pipeline.corpora import source, started, write_jsonl
+from tests.pipeline.corpora import TWO_PROCESSES, digest_after_a_killed_worker, source, write_jsonl
 from tests.pipeline.test_boilerplate import (
     boilerplate_table,
     left_of,
@@ -23,7 +23,6 @@ from tests.pipeline.test_boilerplate import (
     run,
     sentence,
 )
-from tests.waiting import PATIENCE
 
 STORY = "The mill stood empty for years. Nobody went there at night. Then a lamp was seen in it."
 
@@ -189,9 +188,8 @@ def test_what_is_found_does_not_depend_on_files_workers_runs_and_ranges(
     shuffled = random.Random(files).sample(texts, len(texts))
     for number in range(files):
         write_jsonl(tmp_path / "corpus" / f"{number * 7 % files}.jsonl", shuffled[number::files])
-    machine = {"worker_mode": "processes", "workers": 2}
     sources = [of_spans(tmp_path / "corpus", **ALL)]
-    found = run(tmp_path / "out", sources, machine=machine)
+    found = run(tmp_path / "out", sources, machine=TWO_PROCESSES)
     assert found.digest == golden.digest
     assert found.manifest.statistics == golden.manifest.statistics
     assert not (tmp_path / "out" / "work").exists()
@@ -202,15 +200,10 @@ def test_a_killed_worker_ends_the_search_and_the_next_one_goes_on(tmp_path: Path
         write_jsonl(tmp_path / "in" / f"{part}.jsonl", some_texts(150)[part * 50 : part * 50 + 50])
     sources = [of_spans(tmp_path / "in", tokens=50)]
     golden = run(tmp_path / "golden", sources)
-    machine = {"worker_mode": "processes", "workers": 2}
-    table = boilerplate_table(tmp_path / "out", sources, machine=machine)
+    table = boilerplate_table(tmp_path / "out", sources, machine=TWO_PROCESSES)
     # the first files of the third step
-    first = started(table, tmp_path, site="before lines are put", count=4)
-    _, errors = first.communicate(timeout=PATIENCE)
-    assert first.returncode == 137, errors
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    digest, errors = started(table, tmp_path).communicate(timeout=PATIENCE)
-    assert digest.strip() == golden.digest, errors
+    digest = digest_after_a_killed_worker(table, tmp_path, site="before lines are put", count=4)
+    assert digest == golden.digest
 
 
 def test_what_goes_is_counted_by_kind_and_source_and_shown(

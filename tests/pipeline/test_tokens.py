@@ -6,7 +6,7 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,17 @@ from cloze.pipeline.tokens import make_tokens
 from tests.conftest import PROJECT, cloze
 from tests.object_store import faulty_store
 from tests.pipeline.corpora import (
+    TWO_PROCESSES,
+    digest_after_a_killed_worker,
     documents,
     everything_twice,
     given_vocabulary,
     letters_tokenizer,
+    run_as_program,
     source,
-    started,
     tokens_table,
     write_jsonl,
 )
-from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -337,6 +338,62 @@ def engine_shuffle(shards: Any, *, job: Any, runner: Any) -> BeamGroupByKey:
     return BeamGroupByKey(replace(job, scratch=""), f"{job.output}/work", len(shards))
 
 
+Made = Callable[..., Artifact]
+Gathered = Callable[[Callable[[int, list[object]], list[list[object]]]], None]
+
+
+@pytest.fixture
+def made(corpus: Path, vocabulary: Artifact, tmp_path: Path) -> Made:
+    """Makes the tokens of the corpus, or of other sources, with a tenth held out."""
+
+    def make(
+        sources: list[dict[str, Any]] | None = None,
+        *,
+        output: str = "",
+        heldout_share: float = 0.1,
+        **options: Any,
+    ) -> Artifact:
+        table = tokens_table(
+            tmp_path / "out",
+            sources or [source(corpus)],
+            vocabulary=vocabulary,
+            heldout_share=heldout_share,
+            **options,
+        )
+        return make_tokens(table.model_copy(update={"output": output}) if output else table, [])
+
+    return make
+
+
+@pytest.fixture
+def workers_here() -> None:
+    """Workers on this machine, which spill to its disk."""
+
+
+@pytest.fixture
+def on_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers elsewhere, to which an engine's shuffle brings the documents."""
+    monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+    monkeypatch.setattr(tokenized_documents, "RUN_TOKENS", 2000)
+
+
+@pytest.fixture
+def gathered(monkeypatch: pytest.MonkeyPatch) -> Gathered:
+    """Changes what the engine gathers under each key: the bundles that it hands on, by key."""
+    write = shuffle.write_buckets
+
+    def change(bundles: Callable[[int, list[object]], list[list[object]]]) -> None:
+        def written(one: tuple[int, Iterable[object]], *, backend: BeamGroupByKey) -> Any:
+            *before, last = bundles(one[0], list(one[1]))
+            for values in before:
+                list(write((one[0], values), backend=backend))
+            return write((one[0], last), backend=backend)
+
+        monkeypatch.setattr(shuffle, "write_buckets", written)
+
+    return change
+
+
 class TestSameBytes:
     @pytest.fixture(scope="class")
     @classmethod
@@ -356,27 +413,17 @@ class TestSameBytes:
         ],
         ids=lambda machine: f"{machine['workers']} {machine['worker_mode']}",
     )
-    def test_any_workers(
-        self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path, machine
-    ) -> None:
-        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
-        assert found.digest == golden
+    def test_any_workers(self, golden: str, made: Made, machine: dict[str, Any]) -> None:
+        assert made(machine=machine).digest == golden
 
     def test_any_piece_of_work_done_twice(
-        self,
-        golden: str,
-        corpus: Path,
-        vocabulary: Artifact,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, golden: str, made: Made, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        machine = everything_twice(monkeypatch)
-        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1, machine=machine)
-        assert found.digest == golden
+        assert made(machine=everything_twice(monkeypatch)).digest == golden
 
     @pytest.mark.parametrize("files", [1, 7, 60])
     def test_any_order_naming_and_splitting_of_files(
-        self, golden: str, vocabulary: Artifact, tmp_path: Path, files: int
+        self, golden: str, made: Made, tmp_path: Path, files: int
     ) -> None:
         rng = random.Random(files)
         texts = rng.sample(TEXTS, len(TEXTS))
@@ -384,98 +431,66 @@ class TestSameBytes:
             suffix = rng.choice([".jsonl", ".jsonl.gz"])
             folder = tmp_path / "corpus" / str(rng.randrange(10**9))
             write_jsonl(folder / f"part{suffix}", texts[number::files])
-        found = run(tmp_path / "out", [source(tmp_path / "corpus")], vocabulary, heldout_share=0.1)
-        assert found.digest == golden
+        assert made([source(tmp_path / "corpus")]).digest == golden
 
-    def test_any_format(self, golden: str, vocabulary: Artifact, tmp_path: Path) -> None:
+    def test_any_format(self, golden: str, made: Made, tmp_path: Path) -> None:
         folder = tmp_path / "corpus"
         folder.mkdir()
         (folder / "book.txt").write_bytes(
             b"\xef\xbb\xbf" + "\r\n\r\n".join(TEXTS).replace(" the ", " \t the\u00a0").encode()
         )
-        paragraphs = {"reader": "blank_line_text", "path": str(folder)}
-        found = run(tmp_path / "out", [paragraphs], vocabulary, heldout_share=0.1)
-        assert found.digest == golden
+        assert made([{"reader": "blank_line_text", "path": str(folder)}]).digest == golden
 
     @pytest.mark.parametrize("sampled", [1, 300, shuffle.SAMPLED_BYTES])
     def test_through_the_shuffle_of_an_engine(
         self,
         golden: str,
-        corpus: Path,
-        vocabulary: Artifact,
-        tmp_path: Path,
+        made: Made,
+        on_engine: None,
         monkeypatch: pytest.MonkeyPatch,
         sampled: int,
     ) -> None:
         """Also if all or some of the repeated texts count as frequent."""
-        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(tokenized_documents, "RUN_TOKENS", 2000)
         monkeypatch.setattr(shuffle, "SAMPLED_BYTES", sampled)
-        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
-        assert found.digest == golden
+        assert made().digest == golden
 
     def test_through_a_shuffle_whose_gathered_bundles_come_twice_in_another_order(
-        self,
-        golden: str,
-        corpus: Path,
-        vocabulary: Artifact,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, golden: str, made: Made, on_engine: None, gathered: Gathered
     ) -> None:
-        write = shuffle.write_buckets
         longest = 0
 
-        def write_twice(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
+        def twice(key: int, values: list[object]) -> list[list[object]]:
             nonlocal longest
-            key, values = gathered[0], list(gathered[1])
             longest = max(longest, len(values))
-            list(write((key, values), backend=backend))
-            return write((key, values[::-1]), backend=backend)
+            return [values, values[::-1]]
 
-        monkeypatch.setattr(shuffle, "write_buckets", write_twice)
-        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(tokenized_documents, "RUN_TOKENS", 2000)
-        found = run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
-        assert found.digest == golden
+        gathered(twice)
+        assert made().digest == golden
         assert longest > 1
 
-    @pytest.mark.parametrize("engine", [False, True], ids=["workers here", "an engine"])
+    @pytest.mark.parametrize("where", ["workers_here", "on_engine"])
     def test_in_a_workspace_elsewhere(
-        self,
-        golden: str,
-        corpus: Path,
-        vocabulary: Artifact,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        engine: bool,
+        self, golden: str, made: Made, where: str, request: pytest.FixtureRequest
     ) -> None:
-        if engine:
-            monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        output = f"memory://store/tokens-{engine}"
-        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
-        found = make_tokens(table.model_copy(update={"output": output}), [])
-        assert found.digest == golden
+        request.getfixturevalue(where)
+        assert made(output=f"memory://store/tokens-{where}").digest == golden
 
-    @pytest.mark.parametrize("engine", [False, True], ids=["workers here", "an engine"])
+    @pytest.mark.parametrize("where", ["workers_here", "on_engine"])
     def test_in_a_store_that_fails_now_and_then_and_lists_late(
         self,
         golden: str,
-        corpus: Path,
-        vocabulary: Artifact,
-        tmp_path: Path,
+        made: Made,
         faulty_url: str,
         monkeypatch: pytest.MonkeyPatch,
-        engine: bool,
+        where: str,
+        request: pytest.FixtureRequest,
     ) -> None:
-        if engine:
-            monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
+        request.getfixturevalue(where)
         monkeypatch.setattr(faulty_store, "LATE_SECONDS", 60.0)
-        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.1)
-        found = make_tokens(table.model_copy(update={"output": f"{faulty_url}/tokens"}), [])
-        assert found.digest == golden
+        assert made(output=f"{faulty_url}/tokens").digest == golden
 
     def test_workers_here_put_nothing_but_buckets_and_their_accounts_elsewhere(
-        self, corpus: Path, vocabulary: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, made: Made, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put: list[str] = []
         put_file = filesystem.put_file
@@ -485,8 +500,7 @@ class TestSameBytes:
             put_file(path, url, **options)
 
         monkeypatch.setattr(filesystem, "put_file", counting)
-        table = tokens_table(tmp_path, [source(corpus)], vocabulary=vocabulary, heldout_share=0.0)
-        make_tokens(table.model_copy(update={"output": "memory://store/once"}), [])
+        made(output="memory://store/once", heldout_share=0.0)
         assert Counter(name.partition("-")[0] for name in put if "-" in name) == {
             "train": 8,
             "counts": 2,
@@ -496,54 +510,42 @@ class TestSameBytes:
     def test_an_engine_that_is_started_again_sends_only_what_is_missing(
         self,
         golden: str,
-        corpus: Path,
-        vocabulary: Artifact,
-        tmp_path: Path,
+        made: Made,
+        on_engine: None,
+        gathered: Gathered,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
         sent: list[int] = []
-        write, put_account = shuffle.write_buckets, shuffle.put_account
+        put_account = shuffle.put_account
 
-        def counting(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
-            sent.append(gathered[0])
-            return write(gathered, backend=backend)
+        def counted(key: int, values: list[object]) -> list[list[object]]:
+            sent.append(key)
+            return [values]
 
         def dying(group: Any, accounts: Any, *, job: Any) -> str:
             if group.split == "heldout":
                 raise KeyboardInterrupt
             return put_account(group, accounts, job=job)
 
-        monkeypatch.setattr(shuffle, "write_buckets", counting)
-        monkeypatch.setattr(shuffle, "put_account", dying)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+        gathered(counted)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shuffle, "put_account", dying)
+            with pytest.raises(KeyboardInterrupt):
+                made()
         buckets_sent = len(sent)
-        monkeypatch.setattr(shuffle, "put_account", put_account)
-        assert run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1).digest == golden
+        assert made().digest == golden
         assert len(sent) - buckets_sent == 2  # one bucket of the held-out split, and the account
 
     def test_documents_that_a_shuffle_loses_are_noticed(
-        self, corpus: Path, vocabulary: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, made: Made, on_engine: None, gathered: Gathered
     ) -> None:
-        write = shuffle.write_buckets
-
-        def losing(gathered: tuple[int, Iterable[object]], *, backend: BeamGroupByKey):
-            key, values = gathered
-            return write((key, list(values)[:-1] if key == 1 else values), backend=backend)
-
-        monkeypatch.setattr(shuffle, "write_buckets", losing)
-        monkeypatch.setattr(tokens, "choose_backend", engine_shuffle)
-        monkeypatch.setattr(tokenized_documents, "RUN_TOKENS", 2000)
+        gathered(lambda key, values: [values[:-1] if key == 1 else values])
         with pytest.raises(IntegrityError, match="the engine's shuffle lost or duplicated some"):
-            run(tmp_path, [source(corpus)], vocabulary, heldout_share=0.1)
+            made()
 
-    def test_other_texts_give_other_bytes(
-        self, golden: str, vocabulary: Artifact, tmp_path: Path
-    ) -> None:
+    def test_other_texts_give_other_bytes(self, golden: str, made: Made, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "a.jsonl", [*TEXTS[:-1], TEXTS[-1] + " More."])
-        found = run(tmp_path / "out", [source(tmp_path / "a.jsonl")], vocabulary, heldout_share=0.1)
-        assert found.digest != golden
+        assert made([source(tmp_path / "a.jsonl")]).digest != golden
 
 
 class TestKilled:
@@ -552,9 +554,9 @@ class TestKilled:
     def golden(cls, corpus: Path, vocabulary: Artifact, tmp_path_factory) -> str:
         folder = tmp_path_factory.mktemp("golden")
         table = tokens_table(folder / "out", [source(corpus)], vocabulary=vocabulary)
-        output, errors = started(table, folder, site="", count=0).communicate(timeout=PATIENCE)
-        assert output.strip(), errors
-        return output.strip()
+        ended = run_as_program(table, folder)
+        assert ended.digest, ended.errors
+        return ended.digest
 
     @pytest.mark.parametrize(
         ("site", "count", "kept"),
@@ -577,13 +579,11 @@ class TestKilled:
         kept: str,
     ) -> None:
         table = tokens_table(tmp_path / "out", [source(corpus)], vocabulary=vocabulary)
-        first = started(table, tmp_path, site=site, count=count)
-        first.communicate(timeout=PATIENCE)
-        assert first.returncode == -signal.SIGKILL
+        assert run_as_program(table, tmp_path, site=site, count=count).code == -signal.SIGKILL
         assert not (tmp_path / "out" / "manifest.json").exists()
-        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=PATIENCE)
-        assert output.strip() == golden, errors
-        assert kept in errors
+        again = run_as_program(table, tmp_path)
+        assert again.digest == golden, again.errors
+        assert kept in again.errors
         left = {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()}
         assert left == {"finished"}
 
@@ -597,9 +597,7 @@ class TestKilled:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         table = tokens_table(tmp_path / "out", [source(corpus)], vocabulary=vocabulary)
-        started(table, tmp_path, site="before a bucket is put", count=4).communicate(
-            timeout=PATIENCE
-        )
+        run_as_program(table, tmp_path, site="before a bucket is put", count=4)
         for run in (tmp_path / "out" / "work").glob("*-0.arrow"):
             run.write_bytes(b"")  # renamed, but never flushed
         monkeypatch.setattr(spill, "older_than_this_start", lambda path: True)
@@ -609,16 +607,11 @@ class TestKilled:
     def test_a_killed_worker_ends_the_run_and_the_next_one_goes_on(
         self, golden: str, corpus: Path, vocabulary: Artifact, tmp_path: Path
     ) -> None:
-        machine = {"worker_mode": "processes", "workers": 2}
         table = tokens_table(
-            tmp_path / "out", [source(corpus)], vocabulary=vocabulary, machine=machine
+            tmp_path / "out", [source(corpus)], vocabulary=vocabulary, machine=TWO_PROCESSES
         )
-        first = started(table, tmp_path, site="before a bucket is put", count=2)
-        _, errors = first.communicate(timeout=PATIENCE)
-        assert first.returncode == 137
-        assert "was ended by SIGKILL" in errors
-        output, errors = started(table, tmp_path, site="", count=0).communicate(timeout=PATIENCE)
-        assert output.strip() == golden, errors
+        site = "before a bucket is put"
+        assert digest_after_a_killed_worker(table, tmp_path, site=site, count=2) == golden
 
 
 class TestFaults:

@@ -30,12 +30,11 @@ from tests.pipeline.corpora import (
     INLINE,
     documents,
     everything_twice,
+    run_as_program,
     source,
-    started,
     vocabulary_table,
     write_jsonl,
 )
-from tests.waiting import PATIENCE
 
 TEXTS = documents(11, 600)
 SMALL = {"size": 300}
@@ -118,13 +117,12 @@ class TestSameBytes:
         write_jsonl(tmp_path / "all.jsonl", TEXTS)
         output, sources = tmp_path / "out", [source(tmp_path / "all.jsonl")]
         table = vocabulary_table(output, sources, vocabulary=SMALL, machine=machine)
-        first = started(table, tmp_path, site="before a sample is put", count=2)
-        _, errors = first.communicate(timeout=PATIENCE)
-        assert first.returncode == code, errors
-        assert "was ended by SIGKILL" in errors or machine is INLINE
+        first = run_as_program(table, tmp_path, site="before a sample is put", count=2)
+        assert first.code == code, first.errors
+        assert "was ended by SIGKILL" in first.errors or machine is INLINE
         assert not (output / "manifest.json").exists()
-        digest, errors = started(table, tmp_path).communicate(timeout=PATIENCE)
-        assert digest.strip() == golden.digest, errors
+        again = run_as_program(table, tmp_path)
+        assert again.digest == golden.digest, again.errors
         assert not list(output.glob("cloze-*"))
 
     def test_in_a_workspace_elsewhere(self, golden: Artifact, tmp_path: Path) -> None:
