@@ -14,6 +14,7 @@ import pytest
 
 from tests.cloze.execution.test_text_folder import text
 from tests.conftest import cloze, command
+from tests.engines import configuration
 from tests.network import ADDRESSES, can_make_networks, two_machines
 from tests.waiting import PATIENCE, free_port, wait_for
 
@@ -22,17 +23,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("distributed") is None, reason="wants the extra `dask`"),
 ]
 
-CONFIG = """
-name = "dask"
-[[corpus.sources]]
-reader = "text"
-path = "texts"
-[corpus]
-heldout_share = 0.2
-[dedup.near_duplicates]
-[vocabulary]
-size = 300
-"""
 MACHINE = """
 [pipeline]
 runner = "DaskRunner"
@@ -111,7 +101,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     (tmp_path / "texts").mkdir()
     for number in range(200):
         (tmp_path / "texts" / f"{number}.txt").write_text(text(number, 5))
-    (tmp_path / "local.toml").write_text(CONFIG)
+    (tmp_path / "local.toml").write_text(configuration())
     made = Cluster(tmp_path, free_port())
     try:
         yield made

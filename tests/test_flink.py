@@ -19,6 +19,7 @@ import pytest
 
 from tests.cloze.execution.test_text_folder import text
 from tests.conftest import cloze, command
+from tests.engines import configuration
 from tests.waiting import PATIENCE, free_port, wait_for
 
 pytestmark = pytest.mark.slow
@@ -28,17 +29,6 @@ FLINK, JAR = map(os.environ.get, ("CLOZE_FLINK", "CLOZE_FLINK_JOB_SERVER"))
 wants_flink = pytest.mark.skipif(
     not (FLINK and shutil.which("java")), reason="wants Java, and CLOZE_FLINK, Flink's folder"
 )
-CONFIG = """
-name = "engines"
-[[corpus.sources]]
-reader = "text"
-path = "texts"
-[corpus]
-heldout_share = 0.2
-[dedup.near_duplicates]
-[vocabulary]
-size = 300
-"""
 MACHINE = """
 [pipeline]
 runner = "FlinkRunner"
@@ -90,7 +80,7 @@ def corpus(folder: Path) -> dict[str, str]:
     (folder / "texts").mkdir()
     for number in range(200):
         (folder / "texts" / f"{number}.txt").write_text(text(number, 5))
-    (folder / "local.toml").write_text(CONFIG)
+    (folder / "local.toml").write_text(configuration())
     local = cloze("prepare", "local.toml", "--json", "--workspace", "here", cwd=folder)
     assert local.returncode == 0, local.stderr
     return digests(local.stdout)

@@ -22,6 +22,7 @@ import pytest
 
 from tests.cloze.execution.test_text_folder import text
 from tests.conftest import SMOKE, GoldenRun, cloze, command
+from tests.engines import configuration
 from tests.network import can_make_networks, two_machines
 from tests.running import all_gone
 from tests.test_two_hosts import FILL, KEYS, LAUNCHER, WEED, Launcher, ended, on_host
@@ -36,15 +37,6 @@ pytestmark = [
 
 FORMATS = {"text": "*.txt", "jsonl": "*.jsonl.gz", "parquet": "*.parquet"}
 SOURCE = '[[corpus.sources]]\nreader = "{reader}"\npath = "{texts}/{files}"\n'
-CONFIG = """
-name = "engines"
-{sources}
-[corpus]
-heldout_share = 0.2
-[dedup.near_duplicates]
-[vocabulary]
-size = 300
-"""
 MACHINE = f"""
 [pipeline]
 runner = "PrismRunner"
@@ -76,7 +68,7 @@ def corpus(tmp_path: Path) -> dict[str, str]:
             SOURCE.format(reader=reader, texts=where, files=files)
             for reader, files in FORMATS.items()
         )
-        (tmp_path / f"{name}.toml").write_text(CONFIG.format(sources=sources))
+        (tmp_path / f"{name}.toml").write_text(configuration(sources))
     (tmp_path / "machine.toml").write_text(MACHINE)
     local = cloze("prepare", "local.toml", "--json", "--workspace", "here", cwd=tmp_path)
     assert local.returncode == 0, local.stderr

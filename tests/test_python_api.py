@@ -21,7 +21,12 @@ from cloze.model.inference.load import Model
 from cloze.model.inference.predict import Predictor
 from cloze.model.tasks.files.task_table import TaskTable
 from tests.cloze.tiny_model import write_model
-from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
+from tests.model.task_builders import (
+    TINY,
+    encoder_artifact,
+    finetune_table,
+    write_lines,
+)
 
 TEXTS = ["the list of names", "a b", "names of the list", "b"] * 8
 
@@ -46,14 +51,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     files = {split: write_lines(folder / f"{split}.jsonl", rows) for split in ("train", "dev")}
     task = {"name": "first", "kind": "classification", "max_seq_length": 16, "epochs": 1, **files}
     encoder = encoder_artifact(folder / "encoder", config=TINY)
-    config = {"tasks": [task], "seeds": [0], "precision": "fp32", "save": "best"}
-    table = stage_table(
-        "finetune",
-        folder / "fits",
-        config={"finetune": config},
-        inputs=inputs(encoder=encoder),
-        machine={"threads": 1},
-    )
+    table = finetune_table(folder / "fits", encoder, tasks=[task], seeds=[0], save="best")
     return make_trials(table, [])
 
 

@@ -10,29 +10,13 @@ from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.config import EncoderConfig
 from cloze.model.encoder.models import Encoder, PretrainingModel, TaskModel
 from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
+from tests.model.shapes import small_shape
 
 TOKENIZER = WordPieceTokenizer(
     (*SPECIAL_TOKENS, "the", "list", "of", "names", "a", "b"), lowercase=True
 )
-CONFIG = EncoderConfig(
-    preset=None,
-    num_hidden_layers=2,
-    hidden_size=8,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=16,
-)
-
-
-MODERN = EncoderConfig(
-    family="modern",
-    preset=None,
-    num_hidden_layers=2,
-    hidden_size=8,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=16,
-)
+CONFIG = small_shape(layers=2, width=8, heads=2, positions=16)
+MODERN = small_shape(layers=2, width=8, heads=2, positions=16, family="modern")
 
 
 def write_model(

@@ -85,47 +85,59 @@ def test_seeds_of_a_run_that_pretrains_nothing_are_refused() -> None:
         variants(run, seeds=(0,), sweeps=())
 
 
+Command = Callable[..., pytest.CaptureResult[str]]
+
+
+@pytest.fixture
+def command(
+    run_table: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """`cloze run` of the run, with other values of some settings; what it has printed."""
+
+    def again(*options: str, **settings: Any) -> pytest.CaptureResult[str]:
+        file = tmp_path / "run.toml"
+        file.write_text(tomli_w.dumps({**run_table, **settings}))
+        runs = str(tmp_path / "runs")
+        assert (
+            exit_code(["run", str(file), "--workspace", runs, "--without-prefect", *options]) == 0
+        )
+        return capfd.readouterr()
+
+    return again
+
+
 def test_the_command_runs_every_seed_and_shares_the_data(
     inline: Callable[..., None],
-    run_table: dict[str, Any],
+    command: Command,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "run.toml").write_text(tomli_w.dumps(run_table))
-    runs = str(tmp_path / "runs")
-    command = ["run", str(tmp_path / "run.toml"), "--workspace", runs, "--without-prefect"]
-    assert exit_code([*command, "--seeds", "0", "1", "--json"]) == 0
-    (variant,) = json.loads(capfd.readouterr().out)["variants"]
+    (variant,) = json.loads(command("--seeds", "0", "1", "--json").out)["variants"]
     assert variant["variant"] == "try"
     assert variant["runs"] == ["try-seed-0", "try-seed-1"]
-    first, second = (read_record(workspace(runs), name).stages for name in variant["runs"])
+    first, second = (
+        read_record(workspace(str(tmp_path / "runs")), name).stages for name in variant["runs"]
+    )
     assert {first[stage].state for stage in first} == {"made"}
     reused = {stage for stage, found in second.items() if found.state == "reused"}
     assert reused == {"vocabulary", "tokens", "examples", "labels"}
 
     # the same command finds everything made, and writes its table for a paper
-    assert exit_code([*command, "--seeds", "0", "1", "--format", "latex"]) == 0
-    lines = capfd.readouterr().out.splitlines()
+    lines = command("--seeds", "0", "1", "--format", "latex").out.splitlines()
     assert lines[:3] == [r"\begin{tabular}{lr}", r"\toprule", r" & try \\"]
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
 
 
 def test_variants_with_other_masks_are_judged_on_the_same_held_out_ones(
     inline: Callable[..., None],
-    run_table: dict[str, Any],
+    command: Command,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "run.toml").write_text(tomli_w.dumps(run_table))
-    runs = str(tmp_path / "runs")
-    command = ["run", str(tmp_path / "run.toml"), "--workspace", runs, "--without-prefect"]
     shares = "examples.masking.masked_lm_prob=0.1,0.2"
-    assert exit_code([*command, "--sweep", shares, "--json"]) == 0
-    said = capfd.readouterr()
+    said = command("--sweep", shares, "--json")
     few, many = (one["runs"][0] for one in json.loads(said.out)["variants"])
     assert f"held-out examples: those of {few} for all variants" in said.err
 
-    space = workspace(runs)
+    space = workspace(str(tmp_path / "runs"))
     first, second = (
         run_artifact(space, name, stage="evaluate").manifest.inputs for name in (few, many)
     )
@@ -134,13 +146,11 @@ def test_variants_with_other_masks_are_judged_on_the_same_held_out_ones(
     assert "heldout" not in first
 
     # asked for again, nothing is made; asked for by hand, it is what was asked for
-    assert exit_code([*command, "--sweep", shares, "--json"]) == 0
+    command("--sweep", shares, "--json")
     assert {found.state for found in read_record(space, many).stages.values()} == {"reused"}
     own = run_artifact(space, many, stage="examples").directory
-    capfd.readouterr()
-    chosen = ["--set", f"evaluate.heldout_examples={own}"]
-    assert exit_code([*command, "--sweep", shares, *chosen]) == 0
-    assert "for all variants" not in capfd.readouterr().err
+    chosen = ("--set", f"evaluate.heldout_examples={own}")
+    assert "for all variants" not in command("--sweep", shares, *chosen).err
     for name in (few, many):
         inputs = run_artifact(space, name, stage="evaluate").manifest.inputs
         assert inputs["heldout"] == digest_of([second["examples"]])
@@ -170,23 +180,18 @@ def test_held_out_masks_are_shared_where_they_are_of_the_same_tokens(
 
 def test_variants_with_other_filters_are_judged_on_text_that_no_filter_has_chosen(
     inline: Callable[..., None],
-    run_table: dict[str, Any],
+    command: Command,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
 ) -> None:
     # the stand-in for the vocabulary makes none
     (tmp_path / "vocab.txt").write_text(letters_tokenizer().vocab_txt())
-    table = {**run_table, "vocabulary": {"path": str(tmp_path / "vocab.txt")}}
-    (tmp_path / "run.toml").write_text(tomli_w.dumps(table))
-    runs = str(tmp_path / "runs")
-    command = ["run", str(tmp_path / "run.toml"), "--workspace", runs, "--without-prefect"]
-    filters = ["--sweep", "cleaning.min_words=2,3", "--seeds", "0", "1"]
-    assert exit_code([*command, *filters, "--json"]) == 0
-    said = capfd.readouterr()
+    filters = ("--sweep", "cleaning.min_words=2,3", "--seeds", "0", "1")
+    vocabulary = {"path": str(tmp_path / "vocab.txt")}
+    said = command(*filters, "--json", vocabulary=vocabulary)
     assert "try-unfiltered makes the vocabulary and the held-out examples" in said.err
     assert "for equal time set pretrain.minutes" in said.err
 
-    space = workspace(runs)
+    space = workspace(str(tmp_path / "runs"))
     whole = run_artifact(space, "try-unfiltered", stage="examples")
     assert read_record(space, "try-unfiltered").config["cleaning"]["min_words"] == 0
     trained = set()

@@ -18,6 +18,7 @@ from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.config import EncoderConfig
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
+from tests.model.shapes import small_shape
 
 SENTENCE = "the a new array of given shape returns list int str value name error raised if ,"
 LETTERS = "bcdefghijklmnopqrstuvwxyz"
@@ -25,14 +26,7 @@ TOKENIZER = WordPieceTokenizer(
     (*SPECIAL_TOKENS, *SENTENCE.split(), *LETTERS, "##s", "##ed"), lowercase=True
 )
 FIRST_WORD = len(SPECIAL_TOKENS)
-TINY = EncoderConfig(
-    preset=None,
-    num_hidden_layers=1,
-    hidden_size=16,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=64,
-)
+TINY = small_shape(layers=1, width=16, heads=2, positions=64)
 
 
 def stage_table(stage: str, output: Path, **fields: Any) -> StageTable:
@@ -47,6 +41,17 @@ def inputs(**artifacts: Artifact) -> dict[str, InputRef]:
         role: InputRef(digest=artifact.digest, path=artifact.directory)
         for role, artifact in artifacts.items()
     }
+
+
+def finetune_table(output: Path, encoder: Artifact, **config: Any) -> StageTable:
+    """The table of a fine-tuning of `encoder`: with one thread, in fp32."""
+    return stage_table(
+        "finetune",
+        output,
+        config={"finetune": {"precision": "fp32", **config}},
+        inputs=inputs(encoder=encoder),
+        machine={"threads": 1},
+    )
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:

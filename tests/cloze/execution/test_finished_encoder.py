@@ -9,41 +9,19 @@ from typing import Any
 import pytest
 
 import cloze as api
+from tests.cloze.names_task import configuration, write_encoder_and_rows
 from tests.cloze.tiny_model import write_model
 
 Cloze = Callable[..., Any]
 
 STAGES = ["finetune", "evaluate", "report"]
 
-CONFIG = """
-name = "names"
-
-[finetune]
-encoder = "encoder"
-seeds = [1, 2]
-precision = "fp32"
-
-[[finetune.tasks]]
-name = "listed"
-kind = "classification"
-train = "train.csv"
-dev = "dev.csv"
-max_seq_length = 16
-batch_size = 8
-epochs = 20
-learning_rate = 5e-3
-"""
-
 
 @pytest.fixture
 def tuned(folder: Path) -> Path:
     """An encoder's folder, a task decided by one word, and a configuration."""
-    write_model(folder / "encoder")
-    rows = [f"{words},{label}" for words, label in (("the list", "yes"), ("a b", "no"))]
-    table = "text_a,label\n" + "\n".join(rows * 20) + "\n"
-    for name in ("train.csv", "dev.csv"):
-        (folder / name).write_text(table)
-    (folder / "names.toml").write_text(CONFIG)
+    write_encoder_and_rows(folder)
+    (folder / "names.toml").write_text(configuration("listed"))
     return folder
 
 

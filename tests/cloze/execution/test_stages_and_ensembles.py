@@ -12,29 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from cloze.command import exit_code
-from tests.cloze.tiny_model import write_model
+from tests.cloze.names_task import configuration, write_encoder_and_rows
 
 Cloze = Callable[..., Any]
-
-CONFIG = """
-name = "names"
-
-[finetune]
-encoder = "encoder"
-seeds = [1, 2]
-precision = "fp32"
-ensemble = true
-
-[[finetune.tasks]]
-name = "first"
-kind = "classification"
-train = "train.csv"
-dev = "dev.csv"
-max_seq_length = 16
-batch_size = 8
-epochs = 20
-learning_rate = 5e-3
-"""
 
 LATER = """
 [[finetune.tasks]]
@@ -51,17 +31,15 @@ learning_rate = 1e-3
 
 def write_configuration(folder: Path) -> None:
     """Three tasks decided by one word: a large one, a small one that follows it, one without."""
-    write_model(folder / "encoder")
-    rows = [f"{words},{label}" for words, label in (("the list", "yes"), ("a b", "no"))]
-    for name in ("train", "dev"):
-        (folder / f"{name}.csv").write_text("text_a,label\n" + "\n".join(rows * 20) + "\n")
+    write_encoder_and_rows(folder)
     (folder / "sst").mkdir()
     for name, times in (("train", 4), ("dev", 20)):
         table = "sentence\tlabel\n" + "the list\t1\na b\t0\n" * times
         (folder / "sst" / f"{name}.tsv").write_text(table)
     (folder / "sst" / "test.tsv").write_text("index\tsentence\n0\tthe list\n1\ta b\n")
     after = LATER.format(name="after", after='after = "first"')
-    (folder / "names.toml").write_text(CONFIG + after + LATER.format(name="alone", after=""))
+    first = configuration("first", settings="ensemble = true\n")
+    (folder / "names.toml").write_text(first + after + LATER.format(name="alone", after=""))
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,12 @@ from pydantic import JsonValue
 
 from cloze.command import exit_code
 from cloze.model.finetune.finetune import make_trials
-from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
+from tests.model.task_builders import (
+    TINY,
+    encoder_artifact,
+    finetune_table,
+    write_lines,
+)
 
 COLUMNS = ("note", "text_a", "rest")
 LETTERS = "ab \"',;|\n\r\té­😀=-\\#0"
@@ -53,14 +58,7 @@ def tuned(folder: Path, kind: str, labels: Mapping[str, JsonValue]) -> str:
     files = {split: write_lines(folder / f"{split}.jsonl", table) for split in ("train", "dev")}
     task = {"name": "first", "kind": kind, "max_seq_length": 16, "epochs": 1, **files}
     encoder = encoder_artifact(folder / "encoder", config=TINY)
-    config = {"tasks": [task], "seeds": [0], "precision": "fp32", "save": "best"}
-    fits = stage_table(
-        "finetune",
-        folder / "fits",
-        config={"finetune": config},
-        inputs=inputs(encoder=encoder),
-        machine={"threads": 1},
-    )
+    fits = finetune_table(folder / "fits", encoder, tasks=[task], seeds=[0], save="best")
     return make_trials(fits, []).directory
 
 

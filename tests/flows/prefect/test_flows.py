@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from cloze.flows.prefect.flows import (
     prepare,
     pretrain,
 )
-from cloze.flows.prefect.server import ServerLost, prefect_server
+from cloze.flows.prefect.server import ServerLost
 from cloze.flows.prefect.serving import deployments
 from cloze.flows.prefect.tracking import (
     ProgressBars,
@@ -41,19 +41,9 @@ from cloze.flows.prefect.tracking import (
     reporting_to,
     stage_rows,
 )
-from cloze.flows.workspace import RunRecord, StageRecord, writable_workspace
+from cloze.flows.workspace import RunRecord, StageRecord
 from cloze.model.config import TrainingMachine
 from tests.waiting import PATIENCE, wait_for
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A temporary server, shared by the tests of this file."""
-    for name in ("PREFECT_API_URL", "PREFECT_HOME"):
-        os.environ.pop(name, None)
-    space = writable_workspace(str(tmp_path_factory.mktemp("server")))
-    with prefect_server(space, run="flows") as url:
-        yield url
 
 
 def test_the_flow_executes_the_chain_and_the_server_knows(

@@ -13,6 +13,7 @@ from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.hugging_face.layout import hugging_face_config, to_hugging_face
 
 VOCABULARY = 300
+DROPPING = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 MIXED_LENGTHS = (128, 128, 128, 100, 37, 5, 60, 61, 127, 2, 128)
 
 

@@ -14,14 +14,13 @@ from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.encoder.operations.attention import backend_name
 from cloze.model.encoder.operations.dropout import Noise, dropout, dropout_draws
 from tests.model.encoder.encoder_builders import (
+    DROPPING,
     MIXED_LENGTHS,
     VOCABULARY,
     random_examples,
     random_model,
     small_config,
 )
-
-DROPPING = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
 def test_weights_are_drawn_from_a_normal_cut_at_two_sigma() -> None:

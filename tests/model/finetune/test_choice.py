@@ -18,7 +18,12 @@ from cloze.model.finetune.sentence_heads import fit_head, inverse_penalty
 from cloze.model.inference.predict import load_predictor
 from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
-from tests.model.task_builders import TOKENIZER, encoder_artifact, inputs, stage_table, write_lines
+from tests.model.task_builders import (
+    TOKENIZER,
+    encoder_artifact,
+    finetune_table,
+    write_lines,
+)
 
 WORDS = {"pos": ["list", "array", "value"], "neg": ["name", "error", "str"]}
 
@@ -51,14 +56,7 @@ def run(
         paths["dev"] = write_lines(folder / "dev.jsonl", dev)
     task = {"name": "t", "kind": "classification", "max_seq_length": 16, **paths, **more}
     choice = {"fewest_steps": 2, "folds": 4, "fine_tuning_rows": 0, **task.pop("choose", {})}
-    config = {"tasks": [task], "seeds": [0], "precision": "fp32", "choose": choice}
-    stage = stage_table(
-        "finetune",
-        folder / "out",
-        config={"finetune": config},
-        inputs=inputs(encoder=encoder),
-        machine={"threads": 1},
-    )
+    stage = finetune_table(folder / "out", encoder, tasks=[task], seeds=[0], choose=choice)
     return make_trials(stage, [])
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.results import Trials
-from cloze.artifacts.stage import StageTable, write_stage_table
+from cloze.artifacts.stage import write_stage_table
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.model.config import (
     EncoderConfig,
@@ -36,6 +37,7 @@ from tests.model.task_builders import (
     TINY,
     TOKENIZER,
     encoder_artifact,
+    finetune_table,
     inputs,
     stage_table,
     write_lines,
@@ -395,28 +397,24 @@ def on_two_ranks(table: Path, program: Sequence[str] = STAGE) -> None:
     assert [process.wait(2 * PATIENCE) for process in ranks] == [0, 0]
 
 
+BRIEF = {"epochs": 3, "max_seq_length": 32, "batch_size": 4, "learning_rate": 1e-3}
+
+
+def alone_and_on_two_ranks(folder: Path, **config: Any) -> tuple[Artifact, Artifact]:
+    """The same fine-tuning in this process, and by two ranks."""
+    encoder = encoder_artifact(folder / "encoder", config=STILL)
+    alone = make_trials(finetune_table(folder / "alone", encoder, **config), [])
+    write_stage_table(finetune_table(folder / "shared", encoder, **config), folder / "table.json")
+    on_two_ranks(folder / "table.json")
+    return alone, open_artifact(str(folder / "shared"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [[0, 1, 2], [0]])
 def test_two_ranks_share_the_fits_or_the_batches(tmp_path: Path, seeds: list[int]) -> None:
     path = write_lines(tmp_path / "a.jsonl", texts(9))
-    task = {"name": "t", "kind": "classification", "train": path, "dev": path, "epochs": 3}
-    task |= {"max_seq_length": 32, "batch_size": 4, "learning_rate": 1e-3}
-    config = {"tasks": [task], "seeds": seeds, "precision": "fp32"}
-    encoder = encoder_artifact(tmp_path / "encoder", config=STILL)
-
-    def table(name: str) -> StageTable:
-        return stage_table(
-            "finetune",
-            tmp_path / name,
-            config={"finetune": config},
-            inputs=inputs(encoder=encoder),
-            machine={"threads": 1},
-        )
-
-    alone = make_trials(table("alone"), [])
-    write_stage_table(table("shared"), tmp_path / "table.json")
-    on_two_ranks(tmp_path / "table.json")
-    shared = open_artifact(str(tmp_path / "shared"))
+    task = {"name": "t", "kind": "classification", "train": path, "dev": path, **BRIEF}
+    alone, shared = alone_and_on_two_ranks(tmp_path, tasks=[task], seeds=seeds)
     if len(seeds) > 1:
         assert shared.digest == alone.digest
     for ours, theirs in zip(*map(losses, (alone, shared)), strict=True):
@@ -436,19 +434,12 @@ runpy.run_module("cloze.model.finetune.finetune", run_name="__main__")
 @pytest.mark.slow
 def test_two_ranks_that_share_the_batches_end_by_the_clock_of_the_first(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", texts(9))
-    task = {"name": "t", "kind": "classification", "train": path, "dev": path, "epochs": 3}
-    task |= {"max_seq_length": 32, "batch_size": 4, "learning_rate": 1e-3}
+    task = {"name": "t", "kind": "classification", "train": path, "dev": path, **BRIEF}
     encoder = encoder_artifact(tmp_path / "encoder", config=STILL)
 
     def fit(name: str, program: Sequence[str], **limit: object) -> Artifact:
         config = {"tasks": [task], "seeds": [0], "initialisations": ["pretrained"], **limit}
-        table = stage_table(
-            "finetune",
-            tmp_path / name,
-            config={"finetune": {"precision": "fp32", **config}},
-            inputs=inputs(encoder=encoder),
-            machine={"threads": 1},
-        )
+        table = finetune_table(tmp_path / name, encoder, **config)
         write_stage_table(table, tmp_path / f"{name}.json")
         on_two_ranks(tmp_path / f"{name}.json", program)
         return open_artifact(str(tmp_path / name))
@@ -463,23 +454,8 @@ def test_two_ranks_that_share_the_batches_end_by_the_clock_of_the_first(tmp_path
 @pytest.mark.slow
 def test_two_ranks_compare_the_texts_of_both(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", pairs(9))
-    task = {"name": "r", "kind": "retrieval", "train": path, "dev": path, "epochs": 3}
-    task |= {"max_seq_length": 32, "batch_size": 4, "learning_rate": 1e-3}
-    encoder = encoder_artifact(tmp_path / "encoder", config=STILL)
-
-    def table(name: str) -> StageTable:
-        return stage_table(
-            "finetune",
-            tmp_path / name,
-            config={"finetune": {"tasks": [task], "seeds": [0], "precision": "fp32"}},
-            inputs=inputs(encoder=encoder),
-            machine={"threads": 1},
-        )
-
-    alone = make_trials(table("alone"), [])
-    write_stage_table(table("shared"), tmp_path / "table.json")
-    on_two_ranks(tmp_path / "table.json")
-    shared = open_artifact(str(tmp_path / "shared"))
+    task = {"name": "r", "kind": "retrieval", "train": path, "dev": path, **BRIEF}
+    alone, shared = alone_and_on_two_ranks(tmp_path, tasks=[task], seeds=[0])
     assert losses(shared) == pytest.approx(losses(alone), abs=1e-4)
 
 

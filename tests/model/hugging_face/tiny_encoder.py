@@ -3,20 +3,13 @@
 import torch
 
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
-from cloze.model.config import EncoderConfig
 from cloze.model.encoder.models import Encoder, PretrainingModel
 from cloze.model.hugging_face.model_files import EncoderFiles
+from tests.model.shapes import small_shape
 
 WORDS = ("the", "a", "new", "array", "of", "given", "shape", "returns", "list", "[", "]", "mask")
 TOKENIZER = WordPieceTokenizer((*SPECIAL_TOKENS, *WORDS, "##s"), lowercase=True)
-CONFIG = EncoderConfig(
-    preset=None,
-    num_hidden_layers=2,
-    hidden_size=32,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=32,
-)
+CONFIG = small_shape(layers=2, width=32, heads=4, positions=32)
 
 
 def encoder_files(*, seed: int = 0, activation: str = "gelu_tanh") -> EncoderFiles:

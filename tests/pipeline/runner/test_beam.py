@@ -18,7 +18,7 @@ from tests.pipeline.synthetic_tokens import (
     tokens_artifact,
     tokens_table,
 )
-from tests.pipeline.unrun_pipeline import unrun_pipeline
+from tests.pipeline.unrun_pipeline import DRY_RUN, unrun_pipeline
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
 JOB_SERVER = os.environ.get("FLINK_JOB_SERVER_JAR", "")
@@ -64,16 +64,7 @@ def test_dataflow_translates_the_graph_offline(tokens, tokenizer, tmp_path):
     with pytest.raises(JobFailed, match="the graph was translated; nothing was submitted"):
         Runner(
             PipelineMachine(runner="DataflowRunner"),
-            options=[
-                "--dry_run=True",
-                "--no_auth",
-                "--project=none",
-                "--region=europe-west1",
-                "--staging_location=gs://bucket/staging",
-                "--temp_location=gs://bucket/temp",
-                "--sdk_container_image=image",
-                "--sdk_location=container",
-            ],
+            options=DRY_RUN,
             output=str(tmp_path),
         ).run(
             build_of(tokens, tokenizer, "gs://bucket/examples"),

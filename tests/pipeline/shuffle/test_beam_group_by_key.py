@@ -29,20 +29,10 @@ from cloze.pipeline.shuffle.beam_group_by_key import (
 from cloze.pipeline.shuffle.buckets import Cardinality
 from cloze.pipeline.vocabulary import sample_shard
 from tests.pipeline.corpora import documents, given_vocabulary, source, tokens_table, write_jsonl
-from tests.pipeline.unrun_pipeline import unrun_pipeline
+from tests.pipeline.unrun_pipeline import DRY_RUN, unrun_pipeline
 
 DATAFLOW = importlib.util.find_spec("apitools") is not None
 STAGES = ["vocabulary", "dedup", "tokens"]
-DRY_RUN = [
-    "--dry_run=True",
-    "--no_auth",
-    "--project=none",
-    "--region=europe-west1",
-    "--staging_location=gs://bucket/staging",
-    "--temp_location=gs://bucket/temp",
-    "--sdk_container_image=image",
-    "--sdk_location=container",
-]
 
 
 @pytest.fixture

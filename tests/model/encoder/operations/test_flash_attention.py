@@ -25,14 +25,13 @@ from cloze.model.encoder.operations.dropout import DeviceNoise
 from cloze.model.encoder.operations.native_kernels import choose_kernels
 from cloze.model.encoder.precision import Rounded
 from tests.model.encoder.encoder_builders import (
+    DROPPING,
     MIXED_LENGTHS,
     VOCABULARY,
     random_examples,
     random_model,
     small_config,
 )
-
-DROPPING = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
 def composed_layer(
