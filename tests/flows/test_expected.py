@@ -20,11 +20,11 @@ from cloze.flows.expected import (
     Work,
     expected_times,
     matrix_rates,
-    seconds_by_rates,
     training_seconds,
 )
 from cloze.flows.plan import Plan
 from cloze.flows.workspace import read_record, workspace, write_record
+from cloze.model.config import TrainingMachine
 from cloze.model.hardware import machine_precision
 from tests.conftest import PROJECT
 
@@ -76,24 +76,28 @@ def small(run_table: dict[str, Any]) -> dict[str, Any]:
     return {**run_table, "encoder": {"preset": "tiny"}, "pretrain": PRETRAIN}
 
 
+def on(machine: MachineConfig, device: str) -> MachineConfig:
+    """The machine, with its models on this device, whatever this one has."""
+    return machine.model_copy(update={"training": TrainingMachine(device=device)})
+
+
 def expected(
-    table: dict[str, Any], machine: MachineConfig, *stages: str
+    table: dict[str, Any], machine: MachineConfig, *stages: str, rate: float | None = None
 ) -> dict[str, ExpectedTime]:
-    run = RunConfig.model_validate(table)
-    found = expected_times(run, machine, stages, space=workspace(machine.workspace))
+    run, space = RunConfig.model_validate(table), workspace(machine.workspace)
+    found = expected_times(run, machine, stages, space=space, rate=rate)
     return {one.stage: one for one in found}
 
 
-def test_with_a_given_rate_nothing_is_measured(
-    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+def test_a_given_rate_is_reckoned_with_instead_of_a_measured_one(
+    small: dict[str, Any], machine: MachineConfig
 ) -> None:
-    monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: pytest.fail("measured"))
-    run, space = RunConfig.model_validate(small), workspace(machine.workspace)
+    here = on(machine, "cpu")
     slow, slower = (
-        expected_times(run, machine, ["pretrain"], space=space, rate=rate)[0].seconds
-        for rate in (2e10, 1e10)
+        expected(small, here, "pretrain", rate=rate)["pretrain"] for rate in (2e10, 1e10)
     )
-    assert slow < slower
+    assert slow.seconds < slower.seconds
+    assert slow.basis.startswith("no GPU; 20 GFLOP/s")
 
 
 @pytest.fixture
@@ -149,12 +153,10 @@ def test_what_is_beyond_the_start_grows_with_the_work(
 
 @pytest.mark.usefixtures("took_a_minute")
 def test_a_run_that_hardly_did_more_than_start_says_nothing_of_more_work(
-    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+    small: dict[str, Any], machine: MachineConfig
 ) -> None:
-    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
-    monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10})
     longer = {**small, "finetune": {**small["finetune"], "seeds": list(range(500))}}
-    found = expected(longer, machine, "finetune")["finetune"]
+    found = expected(longer, on(machine, "cpu"), "finetune", rate=5e10)["finetune"]
     assert found.basis.startswith("no GPU")
     assert found.seconds > 2 * START_SECONDS["finetune"]
 
@@ -177,14 +179,18 @@ def test_training_that_took_no_longer_than_a_start_is_not_scaled_to_nothing(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine whose programs start faster than those that START_SECONDS was measured on."""
-    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10})
-    space, run = workspace(machine.workspace), RunConfig.model_validate(small)
-    scaled = training_seconds(run, machine, "pretrain", space=space)
-    assert scaled == pytest.approx(60.0 - START_SECONDS["pretrain"])
+    space, here = workspace(machine.workspace), on(machine, "cpu")
+
+    def seconds(steps: int) -> float:
+        longer = {**small, "pretrain": {**PRETRAIN, "steps": steps, "evaluate_every": 4000}}
+        run = RunConfig.model_validate(longer)
+        return training_seconds(run, here, "pretrain", space=space)
+
+    assert seconds(40) == pytest.approx(60.0 - START_SECONDS["pretrain"])
     monkeypatch.setitem(START_SECONDS, "pretrain", 59.0)
-    by_rates = training_seconds(run, machine, "pretrain", space=space)
-    assert by_rates == seconds_by_rates("pretrain", Work(run), machine)[0]
+    assert 0 < seconds(40) != pytest.approx(1.0)
+    assert seconds(80) == pytest.approx(2 * seconds(40))
 
 
 @pytest.mark.parametrize("measured", MEASURED.values(), ids=MEASURED)
@@ -197,11 +203,16 @@ def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
     monkeypatch.setattr(
         "cloze.flows.expected._source_bytes", lambda p: 1e6 * megabytes.get(p, others)
     )
-    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     monkeypatch.setattr("cloze.flows.expected.cores", lambda: 2)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: measured.rates)
     monkeypatch.setattr("cloze.flows.expected.parsed_distributions", lambda: 1000)
-    machine = MachineConfig.model_validate({"pipeline": {"workers": 2}, "workspace": str(tmp_path)})
+    machine = MachineConfig.model_validate(
+        {
+            "pipeline": {"workers": 2},
+            "workspace": str(tmp_path),
+            "training": {"device": "cpu"},
+        }
+    )
     table = tomllib.loads((PROJECT / "configs" / f"{measured.config}.toml").read_text())
     for part in TRAINED:  # as `auto` was decided on that machine
         table[part]["precision"] = measured.precision
@@ -214,9 +225,8 @@ def test_every_stage_takes_what_it_took_within_a_factor_of_one_and_a_half(
 def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
-    monkeypatch.setattr("cloze.flows.expected.cores", lambda: 2)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", lambda: {"fp32": 5e10, "bf16": 1e11})
+    machine = on(machine, "cpu")
     small = {**small, **{part: {**small[part], "precision": "bf16"} for part in TRAINED}}
     found = expected(small, machine, "vocabulary", "pretrain", "finetune", "evaluate")
     assert found["pretrain"].basis == "no GPU; 100 GFLOP/s measured on this machine"
@@ -236,9 +246,8 @@ def test_without_a_gpu_and_an_earlier_run_this_machines_rate_is_measured(
 def test_without_torch_a_rate_is_assumed(
     small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: False)
     monkeypatch.setattr("cloze.flows.expected.matrix_rates", dict)
-    found = expected(small, machine, "pretrain")["pretrain"]
+    found = expected(small, on(machine, "cpu"), "pretrain")["pretrain"]
     assert found.basis == "no GPU; 200 GFLOP/s assumed, since torch could not be run"
 
 
@@ -311,10 +320,9 @@ def test_without_a_corpus_the_evaluation_judges_no_held_out_text() -> None:
 
 
 def test_a_gpu_is_reckoned_with_at_its_configured_rate(
-    small: dict[str, Any], machine: MachineConfig, monkeypatch: pytest.MonkeyPatch
+    small: dict[str, Any], machine: MachineConfig
 ) -> None:
-    monkeypatch.setattr("cloze.flows.config.has_gpu", lambda: True)
-    found = expected(small, machine, "pretrain")["pretrain"]
+    found = expected(small, on(machine, "cuda"), "pretrain")["pretrain"]
     assert found.basis == "300 TFLOP/s (rates.gpu_tflops)"
 
 

@@ -173,20 +173,20 @@ class TestSample:
         without = learn(tmp_path / "b", [tmp_path / "train.jsonl"])
         assert "xylophone" in pieces_of(without)
 
-    def test_the_held_out_share_is_left_out(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        write_jsonl(tmp_path / "all.jsonl", TEXTS)
-        seen: list[int] = []
+    def test_the_held_out_share_is_left_out(self, tmp_path: Path) -> None:
+        rng = random.Random(1)
+        words = ["".join(rng.choices("abcdefghij", k=6)) for _ in range(80)]
+        write_jsonl(tmp_path / "all.jsonl", [f"{word} " * 40 for word in words])
 
-        def counted(text: bytes, *, lowercase: bool) -> Counter[bytes]:
-            seen.append(text.count(b"\n"))
-            return count_pre_tokens(text, lowercase=lowercase)
+        def learnt(share: float) -> int:
+            """How many documents' own words have become pieces."""
+            folder, size = tmp_path / f"{share}", {"size": 1000}
+            files = [tmp_path / "all.jsonl"]
+            pieces = pieces_of(learn(folder, files, heldout_share=share, vocabulary=size))
+            return len({*words}.intersection(pieces))
 
-        monkeypatch.setattr("cloze.pipeline.vocabulary.count_pre_tokens", counted)
-        learn(tmp_path / "all", [tmp_path / "all.jsonl"], heldout_share=0.0)
-        learn(tmp_path / "half", [tmp_path / "all.jsonl"], heldout_share=0.49)
-        assert 0.4 * seen[0] < seen[1] < 0.65 * seen[0]
+        assert learnt(0.0) == 80
+        assert 24 < learnt(0.49) < 56
 
     def test_a_sample_is_the_same_whatever_the_first_limit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

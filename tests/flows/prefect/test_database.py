@@ -8,19 +8,18 @@ import pytest
 
 from cloze.flows.prefect import database
 
-KNOWN = database._is_known
+FIRST, SECOND, UNKNOWN = "9725c1cbee35", "619bea85701a", "ffffffffffff"
+"""Migrations of every version of Prefect, and one of none."""
 
 
 @pytest.fixture(autouse=True)
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of the template, where there is none yet; the migrations a1 and b2 are known."""
-    file = tmp_path / "cache" / "3.db"
-    monkeypatch.setattr(database, "template", lambda: file)
-    monkeypatch.setattr(database, "_is_known", lambda revision: revision in ("a1", "b2"))
-    return file
+    """The place of the template, where there is none yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return database.template()
 
 
-def migrated(home: Path, revision: str = "a1") -> None:
+def migrated(home: Path, revision: str = FIRST) -> None:
     """A database in `home` as Prefect's migrations leave it."""
     home.mkdir(exist_ok=True)
     with closing(sqlite3.connect(home / "prefect.db")) as file, file:
@@ -43,9 +42,9 @@ def test_a_new_workspace_gets_the_database_that_another_has_migrated(
 def test_a_database_of_an_earlier_version_still_has_to_be_migrated(
     tmp_path: Path, template: Path
 ) -> None:
-    migrated(tmp_path / "new", "b2")
+    migrated(tmp_path / "new", SECOND)
     database.keep(tmp_path / "new", template)
-    migrated(tmp_path / "old", "a1")
+    migrated(tmp_path / "old", FIRST)
     assert not database.provide(tmp_path / "old")
 
 
@@ -55,7 +54,7 @@ def test_a_database_of_an_earlier_version_still_has_to_be_migrated(
 def test_a_damaged_template_is_not_used_and_made_again(
     tmp_path: Path, template: Path, content: bytes
 ) -> None:
-    template.parent.mkdir()
+    template.parent.mkdir(parents=True)
     template.write_bytes(content)
     assert not database.provide(tmp_path / "first")
     migrated(tmp_path / "first")
@@ -77,15 +76,16 @@ def test_a_damaged_database_is_set_aside(
 def test_a_database_of_another_version_of_prefect_is_set_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    migrated(tmp_path / "home", "c3")
+    migrated(tmp_path / "home", UNKNOWN)
     assert not database.provide(tmp_path / "home")
-    assert [file.name for file in (tmp_path / "home").iterdir()] == ["prefect.db.c3"]
+    assert [file.name for file in (tmp_path / "home").iterdir()] == [f"prefect.db.{UNKNOWN}"]
     said = capsys.readouterr().err
     assert "prefect.db was made by another version of Prefect than" in said
-    assert "kept as prefect.db.c3, and a new one made" in said
+    assert f"kept as prefect.db.{UNKNOWN}, and a new one made" in said
 
 
-def test_the_migrations_of_the_installed_prefect_are_known_without_importing_it() -> None:
-    # the first migration of every version
-    assert KNOWN("9725c1cbee35")
-    assert not KNOWN("ffffffffffff")
+def test_the_migrations_of_the_installed_prefect_are_known(tmp_path: Path) -> None:
+    for revision in (FIRST, SECOND):
+        migrated(tmp_path / revision, revision)
+        database.provide(tmp_path / revision)
+        assert [file.name for file in (tmp_path / revision).iterdir()] == ["prefect.db"]
