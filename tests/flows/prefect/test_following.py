@@ -20,20 +20,10 @@ from cloze.flows.executor import execute
 from cloze.flows.job import StageFailed
 from cloze.flows.plan import Plan
 from cloze.flows.prefect.following import Followed
-from cloze.flows.prefect.server import Server, prefect_server
+from cloze.flows.prefect.server import Server
 from cloze.flows.prefect.tracking import execute_as_flow, reporting_to
-from cloze.flows.workspace import RunRecord, read_record, workspace, writable_workspace
+from cloze.flows.workspace import RunRecord, read_record, workspace
 from tests.waiting import wait_for
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A temporary server, shared by the tests of this file."""
-    for name in ("PREFECT_API_URL", "PREFECT_HOME"):
-        os.environ.pop(name, None)
-    space = writable_workspace(str(tmp_path_factory.mktemp("server")))
-    with prefect_server(space, run="flows") as url:
-        yield url
 
 
 class Flow(threading.Thread):
