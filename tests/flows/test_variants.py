@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tomli_w
@@ -85,7 +85,14 @@ def test_seeds_of_a_run_that_pretrains_nothing_are_refused() -> None:
         variants(run, seeds=(0,), sweeps=())
 
 
-Command = Callable[..., pytest.CaptureResult[str]]
+class Printed(NamedTuple):
+    """What a command has printed."""
+
+    out: str
+    err: str
+
+
+Command = Callable[..., Printed]
 
 
 @pytest.fixture
@@ -94,14 +101,14 @@ def command(
 ) -> Command:
     """`cloze run` of the run, with other values of some settings; what it has printed."""
 
-    def again(*options: str, **settings: Any) -> pytest.CaptureResult[str]:
+    def again(*options: str, **settings: Any) -> Printed:
         file = tmp_path / "run.toml"
         file.write_text(tomli_w.dumps({**run_table, **settings}))
         runs = str(tmp_path / "runs")
         assert (
             exit_code(["run", str(file), "--workspace", runs, "--without-prefect", *options]) == 0
         )
-        return capfd.readouterr()
+        return Printed(*capfd.readouterr())
 
     return again
 
