@@ -20,7 +20,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -94,76 +95,94 @@ def rate(multiply: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> fl
     return statistics.median(found)
 
 
-def measured(size: Size) -> dict[str, object]:
-    """The profile of one size in this process."""
-    precision = machine_precision()[0]
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    if size.longest not in workload.FULL_SHARE:  # of the lengths in the demo
-        workload.FULL_SHARE[size.longest] = workload.FULL_SHARE[128]
-        workload.SHARE_BY_TENTH[size.longest] = workload.SHARE_BY_TENTH[128]
-    config = workload.encoder_config(size.preset, **size.encoder)
-    work = workload.Workload(size.preset, size.longest, size.sequences)
-    optimizer = {"name": size.optimizer, "learning_rate": 1e-4, "warmup_steps": 0}
-    recipe = {"precision": precision, "optimizer": {**optimizer, "schedule": "constant"}}
-    stage = PretrainStage.model_validate({"seed": 0, "encoder": config, "pretrain": recipe})
-    engine = engine_of(stage, size.words, world=join_world(threads=1, timeout=60.0, device="cpu"))
-    spent: Counter[str] = Counter()
-    calls = Kernels.__call__
+class ProfiledTraining:
+    """Training of one size in this process, and the seconds that each kernel has taken."""
 
-    def timed(self: Kernels, name: str, *arguments: Tensor | float | None) -> int:
-        began = time.thread_time()
-        found = calls(self, name, *arguments)
-        spent[name] += time.thread_time() - began
-        return found
+    def __init__(self, size: Size) -> None:
+        self._size = size
+        self.precision = machine_precision()[0]
+        if size.longest not in workload.FULL_SHARE:  # of the lengths in the demo
+            workload.FULL_SHARE[size.longest] = workload.FULL_SHARE[128]
+            workload.SHARE_BY_TENTH[size.longest] = workload.SHARE_BY_TENTH[128]
+        self._config = workload.encoder_config(size.preset, **size.encoder)
+        self._work = workload.Workload(size.preset, size.longest, size.sequences)
+        optimizer = {"name": size.optimizer, "learning_rate": 1e-4, "warmup_steps": 0}
+        recipe = {"precision": self.precision, "optimizer": {**optimizer, "schedule": "constant"}}
+        table = {"seed": 0, "encoder": self._config, "pretrain": recipe}
+        world = join_world(threads=1, timeout=60.0, device="cpu")
+        self._engine = engine_of(PretrainStage.model_validate(table), size.words, world=world)
+        self.spent: Counter[str] = Counter()
 
-    def step(number: int) -> None:
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the seconds of each call of a kernel."""
+        calls = Kernels.__call__
+
+        def call(kernels: Kernels, name: str, *arguments: Tensor | float | None) -> int:
+            began = time.thread_time()
+            found = calls(kernels, name, *arguments)
+            self.spent[name] += time.thread_time() - began
+            return found
+
+        with mock.patch.object(Kernels, "__call__", call):
+            yield
+
+    def step(self, number: int) -> None:
+        """One update."""
+        words = self._size.words
         examples = [
             replace(
                 example,
-                input_ids=np.asarray(example.input_ids) % size.words,
-                masked_lm_ids=np.asarray(example.masked_lm_ids) % size.words,
+                input_ids=np.asarray(example.input_ids) % words,
+                masked_lm_ids=np.asarray(example.masked_lm_ids) % words,
             )
-            for example in work.batches[number % workload.DISTINCT]
+            for example in self._work.batches[number % workload.DISTINCT]
         ]
         masked = sum(len(example.masked_lm_ids) for example in examples)
-        for micro, part in enumerate(workload.cut(examples, cpu_token_budget(config))):
-            sums = engine.forward(pack_sequences(part), dropout=number * 1000 + micro)
-            engine.backward(sums.loss(masked, len(examples)))
-        began, inside = time.thread_time(), sum(spent.values())
-        engine.step(number, torch.zeros(0))
+        for micro, part in enumerate(workload.cut(examples, cpu_token_budget(self._config))):
+            sums = self._engine.forward(pack_sequences(part), dropout=number * 1000 + micro)
+            self._engine.backward(sums.loss(masked, len(examples)))
+        began, inside = time.thread_time(), sum(self.spent.values())
+        self._engine.step(number, torch.zeros(0))
         # what of an update is no kernel: torch's operations
-        outside = time.thread_time() - began - (sum(spent.values()) - inside)
-        spent["rest of the update"] += outside
+        outside = time.thread_time() - began - (sum(self.spent.values()) - inside)
+        self.spent["rest of the update"] += outside
 
+    def tokens_and_flops(self, number: int) -> tuple[int, float]:
+        """What a step works on, and the products that this takes."""
+        lengths = self._work.lengths[number % workload.DISTINCT]
+        tokens, squared = int(lengths.sum()), int((lengths**2).sum())
+        masked = self._work.masked(number)
+        flops = self._config.training_flops(
+            self._size.words, tokens=tokens, squared=squared, masked=masked
+        )
+        return tokens, flops
+
+
+def measured(size: Size) -> dict[str, object]:
+    """The profile of one size in this process."""
+    training = ProfiledTraining(size)
+    dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
     rates = [(rate(torch.mm, dtype), rate(product, dtype))]
-    with mock.patch.object(Kernels, "__call__", timed):
+    with training.timed():
         for number in range(WARM_UP):
-            step(number)
-        spent.clear()
+            training.step(number)
+        training.spent.clear()
         began = time.process_time()
         for number in range(size.steps):
-            step(number)
+            training.step(number)
         total = time.process_time() - began
     rates.append((rate(torch.mm, dtype), rate(product, dtype)))
     theirs, ours = (statistics.mean(both) for both in zip(*rates, strict=True))
-    lengths = [work.lengths[number % workload.DISTINCT] for number in range(size.steps)]
-    flops = sum(
-        config.training_flops(
-            size.words,
-            tokens=int(each.sum()),
-            squared=int((each**2).sum()),
-            masked=work.masked(number),
-        )
-        for number, each in enumerate(lengths)
-    )
-    reached = 1e-9 * flops / total
+    tokens, flops = map(sum, zip(*map(training.tokens_and_flops, range(size.steps)), strict=True))
+    reached, spent = 1e-9 * flops / total, training.spent
     shares = {part: sum(spent.pop(name, 0.0) for name in names) for part, names in PARTS.items()}
     shares["updates"] += spent.pop("rest of the update")
     shares["other kernels"] = sum(spent.values())
     shares["torch and Python"] = total - sum(shares.values())
     return {
-        "precision": precision,
-        "tokens_per_second_of_a_core": round(sum(int(each.sum()) for each in lengths) / total),
+        "precision": training.precision,
+        "tokens_per_second_of_a_core": round(tokens / total),
         "gflops": round(reached, 1),
         "matrix_gflops": {"torch": round(theirs, 1), "ours": round(ours, 1)},
         "share_of_matrix_rate": round(reached / max(theirs, ours), 3),
