@@ -28,7 +28,10 @@ UNPICKLING = {
     *("torch.load", "np.load", "numpy.load", "eval", "exec"),
 }
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
-CONFIGS = {"cloze.pipeline.config.settings", "cloze.model.config", "cloze.flows.config"}
+CONFIGS = {
+    *("cloze.pipeline.config.settings", "cloze.pipeline.config.formats"),
+    *("cloze.model.config", "cloze.flows.config"),
+}
 
 ALLOWED = {
     "artifacts": {"artifacts"},
@@ -43,7 +46,7 @@ ALLOWED = {
 
 BESIDE = ("cloze.demo", "cloze.paper")
 """Rooms beside the core: they import it, never the reverse. The core finds what they offer by the
-names of their modules: `READERS`, `COMMANDS`, `FLOWS`, `OTHER_LAYERS`, `SERVER_FORMATS`."""
+names of their modules: `FORMATS`, `COMMANDS`, `FLOWS`, `OTHER_LAYERS`, `SERVER_FORMATS`."""
 
 SINGLE_MODULES = {
     "model": {"cloze.pipeline.text.scripts"},

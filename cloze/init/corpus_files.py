@@ -23,8 +23,9 @@ from cloze.artifacts.filesystem import InputFile, folder_of, located, relative_p
 from cloze.artifacts.progress import say
 from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace
+from cloze.pipeline.config.formats import FORMATS, format_of_bytes
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, stream, unpacked
-from cloze.pipeline.readers.structure import TABLE_MAGIC, format_of
+from cloze.pipeline.readers.structure import format_of
 
 PEEKED_FILES = 64
 """Files per suffix whose content is examined, evenly spread."""
@@ -43,18 +44,6 @@ WEB_ASSETS = (".js", ".css", ".map", ".svg", ".xml", ".json", ".txt")
 REFUSING_EMPTY = ("parquet", "arrow", "csv", "warc")
 """Readers for which an empty file is a damaged one."""
 
-KINDS = {
-    "text": "plain text",
-    "jsonl": "JSON lines",
-    "json": "JSON, but not one object per line",
-    "csv": "a table",
-    "parquet": "Parquet",
-    "arrow": "Arrow",
-    "html": "HTML",
-    "warc": "a web archive",
-    "mediawiki": "a MediaWiki dump",
-    "wikiextractor": "WikiExtractor output",
-}
 LEFT_OUT = "left out)"
 """How the reason for leaving out a file ends."""
 LISTED_FILES = 3
@@ -88,7 +77,14 @@ class _Kind:
             return "not text"
         if self.error:
             return f"not readable: {str(self.error).partition(': ')[2]}"
-        return KINDS.get(self.name, "empty")
+        return described(self.name)
+
+
+def described(reader: str) -> str:
+    """What the files of a reader are, in words; also of `json`, which has none, and of nothing."""
+    if reader == "json":
+        return "JSON, but not one object per line"
+    return FORMATS[reader].kind if reader else "empty"
 
 
 def left_out(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
@@ -203,11 +199,8 @@ def _peek(file: InputFile) -> _Kind:
         return _Kind("")
     try:
         head = next(unpacked(file.path), b"")
-        if head.startswith(b"WARC/"):  # its pages may be in any encoding, and images among them
-            return _Kind("warc")
-        table = next((name for magic, name in TABLE_MAGIC.items() if head.startswith(magic)), "")
-        if table:
-            return _Kind(table)
+        if found := format_of_bytes(head):
+            return _Kind(found)
         chunk = next(stream(file.path, at_a_time=PEEKED_BYTES), b"")[:PEEKED_BYTES]
     except (IntegrityError, UsageError) as error:
         return _Kind("", error)

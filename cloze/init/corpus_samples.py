@@ -22,8 +22,9 @@ from functools import partial
 
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.filesystem import InputFile, find_files
-from cloze.init.corpus_files import KINDS, choose_files
+from cloze.init.corpus_files import choose_files, described
 from cloze.init.text_fields import Row, csv_rows, table_rows, text_field
+from cloze.pipeline.config.formats import BLANK_LINE, FORMATS
 from cloze.pipeline.config.settings import LineBreak, ReaderName, SourceConfig
 from cloze.pipeline.readers.compression import can_be_cut, stream
 from cloze.pipeline.readers.documents import MAX_RECORD_BYTES, Piece
@@ -42,22 +43,6 @@ SAMPLED_ROWS = 100
 
 COMPRESSION = {".gz": 3.0, ".bz2": 4.0, ".xz": 4.0, ".zst": 3.5}
 """Typical bytes of text per compressed byte, for files too long to read to the end."""
-
-BLANK_LINE = r"\n\s*\n"
-DOCUMENT_MARKS: Mapping[str, str] = {
-    "jsonl": r"\n",
-    "csv": r"\n",
-    "warc": r"(?m)^WARC-Type: (?:response|resource|conversion)",
-    "wikiextractor": r"(?m)^<doc ",
-    "mediawiki": r"<page>",
-    "blank_line_text": BLANK_LINE,
-    "sentence_lines": BLANK_LINE,
-}
-"""A pattern that occurs once per document, by reader."""
-
-LAYOUT_KNOWN = ("sentence_lines", "wikiextractor", "mediawiki", "html", "warc")
-HTML_EXPECTED = ("wikiextractor", "mediawiki", "html", "warc")
-"""Readers that interpret line breaks themselves, and those that expect HTML in the text."""
 
 TABLES = ("jsonl", "csv", "parquet", "arrow")
 """Readers of records, of which one field is the text."""
@@ -177,9 +162,10 @@ class Sampled:
     def documents(self, reader: ReaderName) -> float:
         """Estimated number of documents; 0: one per file."""
         sampled = sum(len(text.encode()) for text in self.stretches)
-        if reader not in DOCUMENT_MARKS or not sampled:
+        document = FORMATS[reader].document
+        if not document or not sampled:
             return self.rows_in_all
-        marks = sum(len(re.findall(DOCUMENT_MARKS[reader], text)) for text in self.stretches)
+        marks = sum(len(re.findall(document, text)) for text in self.stretches)
         # Marks per byte that was read, times all decompressed bytes, of which `share` is text.
         return self.text_bytes / self.share * marks / sampled
 
@@ -194,12 +180,13 @@ def look(path: str, exclude: Sequence[str] = ()) -> Look:
     field, why_field, texts = "", "", seen.texts
     if choice.reader in TABLES:
         field, why_field, texts = text_field(seen.rows, path)
-    reader, why = choice.reader, f"{KINDS[choice.reader]}, by the content"
+    reader, why = choice.reader, f"{described(choice.reader)}, by the content"
     # `text` stands for prose of any layout, which the samples tell apart.
     if reader == "text":
         reader, why = plain_layout(texts, files=len(files), text_bytes=seen.text_bytes)
     documents = seen.documents(reader) or float(len(files))
-    line_break = None if reader in LAYOUT_KNOWN else line_breaks(texts)
+    known = reader_named(reader).line_break != "detect"
+    line_break = None if known else line_breaks(texts)
     return Look(
         path=path,
         files=len(files),
@@ -212,7 +199,7 @@ def look(path: str, exclude: Sequence[str] = ()) -> Look:
         samples=texts,
         exclude=(*exclude, *choice.exclude),
         odd=(*choice.odd, *seen.unread),
-        html=reader not in HTML_EXPECTED and is_html(texts),
+        html=not FORMATS[reader].mark and is_html(texts),
         line_break=line_break[0] if line_break else None,
         why_line_break=line_break[1] if line_break else "",
     )

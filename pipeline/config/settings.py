@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from cloze.artifacts.config import Config, StageConfig
+from cloze.pipeline.config.formats import FORMATS
 from cloze.pipeline.config.keep import Keep
 from cloze.pipeline.config.rules import RulesConfig
 
@@ -29,23 +30,6 @@ LEAST_TOKENS = 10
 """Words and marks of the shortest substring that counts as repeated."""
 
 LineBreak = Literal["sentence", "paragraph", "detect"]
-
-READERS = {
-    "docstrings": "cloze.demo.docstrings:DOCSTRINGS",
-    "text": "cloze.pipeline.readers.text:TEXT",
-    "blank_line_text": "cloze.pipeline.readers.text:BLANK_LINE_TEXT",
-    "sentence_lines": "cloze.pipeline.readers.text:SENTENCE_LINES",
-    "csv": "cloze.pipeline.readers.tables:CSV",
-    "jsonl": "cloze.pipeline.readers.records:JSONL",
-    "parquet": "cloze.pipeline.readers.records:PARQUET",
-    "arrow": "cloze.pipeline.readers.records:ARROW",
-    "wikiextractor": "cloze.pipeline.readers.wikipedia:WIKIEXTRACTOR",
-    "mediawiki": "cloze.pipeline.readers.wikipedia:MEDIAWIKI",
-    "html": "cloze.pipeline.readers.web:HTML",
-    "warc": "cloze.pipeline.readers.web:WARC",
-}
-"""The readers by their name in a configuration: `module:name`, imported on first use. To add a
-format, write a `Reader` in a module of its own and name it here."""
 
 PACKAGE_READERS = frozenset({"docstrings"})
 """Readers of installed distributions (`packages`) instead of files (`path`); they alone yield the
@@ -68,13 +52,13 @@ def bucket_bits(documents: float, text_bytes: float) -> int:
 
 
 def _known_reader(name: str) -> str:
-    if name not in READERS:
-        raise ValueError(f"unknown reader; the readers are {', '.join(READERS)}")
+    if name not in FORMATS:
+        raise ValueError(f"unknown reader; the readers are {', '.join(FORMATS)}")
     return name
 
 
 ReaderName = Annotated[
-    str, AfterValidator(_known_reader), WithJsonSchema({"type": "string", "enum": [*READERS]})
+    str, AfterValidator(_known_reader), WithJsonSchema({"type": "string", "enum": [*FORMATS]})
 ]
 
 

@@ -5,8 +5,7 @@ Out: `InputShard`s of a few MiB each: large files are cut, small ones grouped.
 
 The division never affects the result, only how evenly the work is spread.
 
-To add a format, write a function and its `Reader(...)` in a module of its own, and name it in
-`READERS` (pipeline/config/settings.py).
+To add a format: pipeline/config/formats.py.
 """
 
 import importlib
@@ -23,7 +22,8 @@ from cloze.artifacts.digests import digest_of
 from cloze.artifacts.errors import ClozeError, IntegrityError
 from cloze.artifacts.filesystem import InputFile
 from cloze.artifacts.store import FINISHED, WORK
-from cloze.pipeline.config.settings import READERS, CorpusConfig
+from cloze.pipeline.config.formats import FORMATS
+from cloze.pipeline.config.settings import CorpusConfig
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES, HEAD_BYTES, stream
 from cloze.pipeline.readers.documents import BLOCK_BYTES, MEGABYTE, Piece, Reader, grouped
 from cloze.pipeline.readers.structure import format_of
@@ -174,7 +174,7 @@ class CorpusFiles:
 @cache
 def reader_named(name: str) -> Reader:
     """The reader of this name in a configuration; its module is imported on first use."""
-    module, _, attribute = READERS[name].partition(":")
+    module, _, attribute = FORMATS[name].reader.partition(":")
     reader: Reader = getattr(importlib.import_module(module), attribute)
     return reader
 

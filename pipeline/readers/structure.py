@@ -16,23 +16,11 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from cloze.pipeline.config.formats import FORMATS
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES
 
 SHOWN_COLUMNS = 20
 
-TABLE_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
-"""First bytes of Parquet, of Arrow files and of Arrow streams."""
-
-MARKS = {
-    "warc": re.compile(r"\A\s*WARC/\d"),
-    "mediawiki": re.compile(r"\A\s*(?:<\?xml[^>]*>\s*)?<mediawiki\b"),
-    "wikiextractor": re.compile(r'^<doc id="', re.MULTILINE),
-    "html": re.compile(
-        r"\A\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype html|html|head|body)\b",
-        re.IGNORECASE | re.DOTALL,
-    ),
-}
-"""What files of each format begin with, or have at the start of a line."""
 JSON_OBJECT = re.compile(r'\s*\{\s*(?:"|\}\s*$)')
 JSON_DOCUMENT = re.compile(r'\s*(?:\[\s*(?:[\[{"]|$)|\{\s*\n\s*")')
 
@@ -72,8 +60,8 @@ def format_of(text: str, path: str) -> str:
     `json` is JSON that is not one object per line, for which there is none.
     """
     text = text.removeprefix("\ufeff")
-    for reader, mark in MARKS.items():
-        if mark.search(text):
+    for reader, one in FORMATS.items():
+        if one.mark and one.mark.search(text):
             return reader
     if is_json_lines(text):
         return "jsonl"

@@ -1,11 +1,13 @@
 """The layout of plain text is guessed from samples."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
 
 from cloze.init.corpus_samples import language, line_breaks, look, plain_layout
+from cloze.pipeline.config.formats import FORMATS, Format
 
 GOOGLE = "The first sentence.\nHe asked: why?\nNobody knew!\n\n" * 500
 ARTICLES = "A title\nOne paragraph. It goes on. And on.\nAnother one. It ends.\n\n" * 500
@@ -106,3 +108,21 @@ def test_the_text_of_an_archive_is_estimated_from_the_bytes_that_were_read(
     found = look(str(path))
     assert found.reader == "warc"
     assert found.text_bytes == pytest.approx(text_bytes, rel=0.02)
+
+
+def test_a_format_is_proposed_once_it_is_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = Format(
+        "cloze.pipeline.readers.web:HTML",
+        "letters",
+        mark=re.compile(r"\ADear "),
+        document="(?m)^Dear ",
+    )
+    assert isinstance(FORMATS, dict)
+    monkeypatch.setitem(FORMATS, "letters", letters)
+    (tmp_path / "bag").write_text("Dear Ann,\nit rains &amp; rains.\nDear Bob,\nit snows.\n" * 40)
+    found = look(str(tmp_path))
+    assert (found.reader, found.why, found.documents) == ("letters", "letters, by the content", 80)
+    assert not found.html
+    assert found.line_break is None

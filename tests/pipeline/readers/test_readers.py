@@ -22,7 +22,8 @@ import zstandard
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import IntegrityError, UsageError
-from cloze.pipeline.config.settings import READERS, CorpusConfig, SourceConfig
+from cloze.pipeline.config.formats import FORMATS
+from cloze.pipeline.config.settings import CorpusConfig, SourceConfig
 from cloze.pipeline.readers import compression, documents, records
 from cloze.pipeline.readers.documents import DocumentBlock, Piece, Reader
 from cloze.pipeline.readers.input_shards import reader_named
@@ -91,7 +92,7 @@ def write_format(directory: Path, reader: str) -> Path:
     return path
 
 
-SPLITTABLE = sorted(name for name in READERS if reader_named(name).splittable)
+SPLITTABLE = sorted(name for name in FORMATS if reader_named(name).splittable)
 
 
 @pytest.mark.parametrize("reader", SPLITTABLE)
@@ -514,8 +515,8 @@ def test_empty_files_give_no_or_empty_documents(tmp_path: Path) -> None:
 
 def test_every_reader_of_the_configuration_exists() -> None:
     schema = CorpusConfig.model_json_schema()["$defs"]["SourceConfig"]
-    assert schema["properties"]["reader"]["enum"] == [*READERS]
-    assert all(isinstance(reader_named(name), Reader) for name in READERS)
+    assert schema["properties"]["reader"]["enum"] == [*FORMATS]
+    assert all(isinstance(reader_named(name), Reader) for name in FORMATS)
 
 
 BOMBS: dict[str, tuple[str, Callable[[Path], object]]] = {
