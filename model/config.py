@@ -304,8 +304,9 @@ OPTIMIZERS = {
     "stable_adamw": "cloze.model.training.optimizer:StableAdamW",
 }
 """The optimizers by their name in a configuration: `module:name`, imported on first use. To add
-one, write a subclass of `Lamb` with its own `step` in a module of its own, and name it here; one of
-`AdamW` must also renew its bf16 copies of the parameters."""
+one, write a subclass of `Lamb` with its own `step`, which takes its state from `counted_states`, in
+a module of its own, and name it here; if it sums over ranks, in `MEASURING`, too. A subclass of
+`AdamW` would also have to renew the bf16 copies of the parameters."""
 
 OptimizerName = Annotated[
     str,

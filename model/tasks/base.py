@@ -4,8 +4,10 @@ In:  a task's configuration, its tables, a tokenizer.
 Out: `Problem`: the encoder's inputs, the targets of the loss, and scoring of predictions.
 
 A family is a subclass of `Problem` in a module of its own: classification, tagging, span,
-multiple_choice, retrieval, reranking. Everything else (batches, optimizer, seeds, the feature-based
-approach, reports) uses this interface only.
+multiple_choice, retrieval, reranking. Batches, optimizer, seeds, the feature-based approach and
+reports use this interface only; calibration, confidence, `finetune.choose` and export know the
+families that they serve. The head is one linear layer of `outputs`, and the headline metric is
+better when it is larger.
 """
 
 from abc import ABC, abstractmethod

@@ -566,6 +566,19 @@ class Lamb(torch.optim.Optimizer):
         for parameter in (p for group in self.param_groups for p in group["params"]):
             self.state[parameter] = _zero_state(parameter)
 
+    def counted_states(self, parameters: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        """The states of parameters that are updated now, which is counted in `step`.
+
+        Checkpoints and ZeRO expect both moments, `exp_avg` and `exp_avg_sq`, of every optimizer;
+        one that has no use for them leaves them 0.
+        """
+        states = [self.state[parameter] for parameter in parameters]
+        for parameter, state in zip(parameters, states, strict=True):
+            if not state:
+                state.update(_zero_state(parameter))
+            state["step"] += 1
+        return states
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss to return
         """Update every parameter that has a gradient."""
@@ -576,19 +589,15 @@ class Lamb(torch.optim.Optimizer):
 
     def _update(self, parameters: list[Tensor], group: ParameterGroup) -> None:
         gradients = [p.grad for p in parameters if p.grad is not None]
-        for parameter in parameters:
-            state = self.state[parameter]
-            if not state:
-                state.update(_zero_state(parameter))
-            state["step"] += 1
+        states = self.counted_states(parameters)
         beta1, beta2 = group["betas"]
-        first = [self.state[parameter]["exp_avg"] for parameter in parameters]
-        second = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
+        first = [state["exp_avg"] for state in states]
+        second = [state["exp_avg_sq"] for state in states]
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
         # Number of this update, for the correction (`correct`: c1 and c2); 0 for none.
-        updates = int(self.state[parameters[0]]["step"]) if self.bias_correction else 0
+        updates = int(states[0]["step"]) if self.bias_correction else 0
         correct = (1 - beta1**updates, 1 - beta2**updates) if updates else (1.0, 1.0)
         # c1 (√v / √c2 + ε): dividing m by it corrects both moments.
         denominators = list(torch._foreach_sqrt(second))
