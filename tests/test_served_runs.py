@@ -56,6 +56,7 @@ def finished(served: Deployment) -> UUID:
     return flow_run
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("finished")
 def test_a_triggered_run_reuses_everything(served: Deployment) -> None:
     assert {stage["state"] for stage in served.run.record()["stages"].values()} == {"reused"}
