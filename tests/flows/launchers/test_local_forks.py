@@ -122,13 +122,19 @@ def test_a_forked_program_sees_what_a_started_one_sees(
     assert seen[1]["environment"]["SAID"] == "so"
 
 
+@pytest.fixture
+def prepared_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `prepared` is forked as training is, beside no GPU."""
+    monkeypatch.setattr(local, "TRAINED", (TRAINING, "prepared"))
+    monkeypatch.setattr(local, "has_gpu", lambda: False)
+
+
+@pytest.mark.usefixtures("prepared_trains")
 def test_a_training_program_is_forked_with_the_environment_of_its_table(
     launchers: tuple[LocalLauncher, LocalLauncher],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "TRAINED", (TRAINING, "prepared"))
-    monkeypatch.setattr(local, "has_gpu", lambda: False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     seen, supervisors = list[dict[str, Any]](), []
     for launcher in launchers:
@@ -152,13 +158,10 @@ def test_a_training_program_is_forked_with_the_environment_of_its_table(
     assert not forking[0].alive
 
 
+@pytest.mark.usefixtures("prepared_trains")
 def test_training_waits_for_its_next_program_beside_others_but_preparation_does_not(
-    launchers: tuple[LocalLauncher, LocalLauncher],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launchers: tuple[LocalLauncher, LocalLauncher], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(local, "TRAINED", (TRAINING, "prepared"))
-    monkeypatch.setattr(local, "has_gpu", lambda: False)
     table = tmp_path / "table.json"
     write_stage_table(StageTable(stage="any", format_version=1, config={}, output=""), table)
     training = [*PYTHON, TRAINING, "prepared", "exit", "0", "--config", str(table)]

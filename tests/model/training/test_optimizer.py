@@ -185,6 +185,16 @@ def test_muon_in_fp32_survives_small_singular_values(shape: tuple[int, int]) -> 
     torch.testing.assert_close(found, left * values @ right.mT, rtol=0, atol=1e-3)
 
 
+def by_numbers_of_threads(given: Tensor) -> list[Tensor]:
+    """The orthogonal matrices as 1, 2 and 3 threads compute them."""
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(orthogonal(given))
+    torch.set_num_threads(before)
+    return found
+
+
 @pytest.mark.parametrize("shape", [(64, 96), (96, 64), (37, 37), (7, 300)])
 def test_matrices_in_fp32_are_orthogonalised_as_in_float64_by_any_number_of_threads(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
@@ -194,11 +204,7 @@ def test_matrices_in_fp32_are_orthogonalised_as_in_float64_by_any_number_of_thre
     given = torch.randn(4, *shape)
     given[2] = 0.0
     expected = orthogonal(given.double())
-    before, found = torch.get_num_threads(), []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        found.append(orthogonal(given))
-    torch.set_num_threads(before)
+    found = by_numbers_of_threads(given)
     for each in found:
         assert not each[2].any()
         torch.testing.assert_close(each.double(), expected, rtol=0, atol=2e-4)
@@ -215,11 +221,7 @@ def test_matrices_in_bf16_are_orthogonalised_as_in_float64_by_any_number_of_thre
     given = torch.randn(4, *shape).bfloat16()
     given[2] = 0.0
     expected = orthogonal(given.double())
-    before, found = torch.get_num_threads(), []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        found.append(orthogonal(given))
-    torch.set_num_threads(before)
+    found = by_numbers_of_threads(given)
     for each in found:
         assert not each[2].any()
         error = (each.double() - expected).norm() / expected.norm()
