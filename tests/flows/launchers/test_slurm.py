@@ -271,7 +271,9 @@ def test_a_job_submitted_by_hand_is_requeued(
     assert text(tmp_path / "count") == "2"
 
 
+# Signalled itself, as by a Slurm that repeats its signal.
 SCONTROL = """#!/bin/sh
+[ "$2" = hostnames ] || kill -TERM $$
 [ "$1" != requeue ] || touch requeued
 echo "JobId=7 JobState={state} Reason=None PreemptTime={preempted}"
 """
