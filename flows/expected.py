@@ -98,7 +98,9 @@ LATE = 1.25
 """How many times its expected duration a stage may take before anything is said."""
 
 WORTH_CORRECTING = 20.0
-"""Seconds of a stage whose estimate is corrected: shorter ones start up, mostly."""
+"""Seconds that a stage was to take before its lateness says something of the others.
+
+One that was to be short starts up and reads files, mostly."""
 
 LABELLED_EXAMPLES = 1000
 """Assumed for a task whose data are not on this machine."""
@@ -133,7 +135,7 @@ class Announced:
 
         timer = threading.Timer(LATE * seconds, late)
         timer.daemon = True  # keeps no process alive that a signal ends
-        if LATE * seconds >= WORTH_CORRECTING:
+        if seconds >= WORTH_CORRECTING:
             timer.start()
         try:
             yield
@@ -144,7 +146,7 @@ class Announced:
         """What the stages after `stage` take if they are late as it was; empty if it was not."""
         expected = self._left.pop(stage, 0.0)
         left = sum(self._left.values())
-        if seconds < WORTH_CORRECTING or seconds <= LATE * expected or not expected or not left:
+        if expected < WORTH_CORRECTING or seconds <= LATE * expected or not left:
             return ""
         pace = seconds / expected
         return (

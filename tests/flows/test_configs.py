@@ -28,7 +28,7 @@ def avx2(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_demo_is_narrower_and_longer_on_a_processor_without_bf16() -> None:
     demo = read(PROJECT / "configs" / "demo.toml")
     assert (demo.encoder.hidden_size, demo.encoder.num_hidden_layers) == (128, 2)
-    assert demo.pretrain.steps == 6000
+    assert demo.pretrain.steps == 8000
     assert demo.pretrain.optimizer.name == "muon", "other settings of the table are kept"
 
 

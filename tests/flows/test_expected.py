@@ -368,6 +368,8 @@ def test_a_late_stage_corrects_what_is_left_and_gives_the_reason(
     assert "sustain" in announced().correction("pretrain", 120.0)
     assert not announced().correction("pretrain", 70.0)
     assert not announced().correction("never announced", 70.0)
+    short = Announced([ExpectedTime("vocabulary", 7.0, ""), ExpectedTime("pretrain", 600.0, "")])
+    assert not short.correction("vocabulary", 23.0)  # files read from a cold disk
     last = announced()
     last.correction("pretrain", 60.0)
     assert not last.correction("finetune", 90.0)  # nothing is left
