@@ -23,6 +23,9 @@ WEIGHT = 0.65
 NOISE = 1e-6
 """Standard deviation of cosines that are equal but for rounding, which must not be scaled up."""
 
+PART, ROWS_OF_MAXIMUM = 1 << 16, 512
+"""Scores processed at once, and scores of which only the best one is looked at first."""
+
 # N passages, K best rows
 
 
@@ -35,7 +38,14 @@ class Spread(NamedTuple):
 
 def spread_of(scores_N: Scores) -> Spread:
     """Mean and standard deviation."""
-    return Spread(float(scores_N.mean(dtype=np.float64)), float(scores_N.std(dtype=np.float64)))
+    mean = float(scores_N.mean(dtype=np.float64))
+    # Part by part, which stays in the cache: NumPy's own would write out the squares of a million
+    # scores in float64.
+    squares = 0.0
+    for start in range(0, len(scores_N), PART):
+        apart = scores_N[start : start + PART] - np.float32(mean)
+        squares += float(apart @ apart)
+    return Spread(mean, (squares / len(scores_N)) ** 0.5)
 
 
 def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: float) -> Scores:
@@ -58,11 +68,24 @@ def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: fl
 def best_rows(scores_N: Scores, count: int) -> npt.NDArray[np.int64]:
     """[K] the `count` best rows, best first; of equal scores the first rows."""
     kept = min(count, len(scores_N))
-    # The K-th best score, in linear time. `argpartition` would choose freely among rows with just
-    # this score; taking all of them and sorting stably keeps the first ones.
-    least = np.partition(scores_N, len(scores_N) - kept)[len(scores_N) - kept]
-    rows_K = np.flatnonzero(scores_N >= least)
-    return rows_K[np.argsort(-scores_N[rows_K], kind="stable")][:kept]
+    # If the maxima of K parts reach a score, so do K rows. That bound costs one pass over the
+    # scores, where `np.partition` moves all of them about; it leaves a few rows more than K.
+    whole = len(scores_N) // ROWS_OF_MAXIMUM * ROWS_OF_MAXIMUM
+    maxima = scores_N[:whole].reshape(-1, ROWS_OF_MAXIMUM).max(1)
+    bound = _kth(maxima, kept) if len(maxima) >= kept else -np.inf
+    rows = np.flatnonzero(scores_N >= bound)
+    reached = scores_N[rows]
+    least = _kth(reached, kept)
+    # `argpartition` would choose freely among rows with just this score; these are the first.
+    better, equal = np.flatnonzero(reached > least), np.flatnonzero(reached == least)
+    chosen = np.concatenate([better, equal[: kept - len(better)]])
+    return rows[chosen[np.argsort(-reached[chosen], kind="stable")]]
+
+
+def _kth(scores: Scores, count: int) -> np.float32:
+    """The `count`-th best score."""
+    found: np.float32 = np.partition(scores, len(scores) - count)[len(scores) - count]
+    return found
 
 
 def rank_of(scores_N: Scores, row: int) -> int:
