@@ -25,7 +25,7 @@ from cloze.artifacts.stage import StageTable, read_stage_table
 from cloze.artifacts.store import FINISHED, WORK, Artifact, Store
 from cloze.flows.workspace import Workspace, find_record, list_runs
 
-SEARCHED = ("vectors", "lexical_index", "vector_graph")
+SEARCHED = ("vectors", "compact_vectors", "lexical_index", "vector_graph")
 """Stages of `cloze search`, whose artifacts no run refers to."""
 
 IMPORTED = "import"

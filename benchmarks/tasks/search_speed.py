@@ -21,15 +21,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from cloze.model.retrieval.fusion import Spread, best_rows, fused, spread_of
-from cloze.model.retrieval.lexical_index import FILES, LexicalIndex, write_lexical_index
-from cloze.model.retrieval.passage_index import (
-    GRAPH_FILES,
-    Graph,
-    cosines,
-    open_vectors,
-    write_graph,
+from cloze.model.retrieval.compact_vectors import (
+    COMPACT_FILES,
+    CompactVectors,
+    write_compact_vectors,
 )
+from cloze.model.retrieval.fusion import best_rows
+from cloze.model.retrieval.lexical_index import FILES, LexicalIndex, write_lexical_index
+from cloze.model.retrieval.passage_index import GRAPH_FILES, Graph, open_vectors, write_graph
+from cloze.model.retrieval.scorer import Scorer
 
 WIDTH, VOCABULARY, WORDS, QUESTION_WORDS, BEST = 384, 200_000, 40, 6, 10
 CLUSTERS, NOISE = 2000, 0.05
@@ -90,19 +90,16 @@ def main() -> None:
         vectors = matrix[draw.integers(0, len(matrix), arguments.questions)] + NOISE * noise
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 
-        def both(number: int) -> object:
-            by = {
-                "vectors": cosines(matrix, vectors[number : number + 1])[0],
-                "lexical": lexical.scores(words[number]),
-            }
-            spreads = {name: spread_of(one) for name, one in by.items()}
-            return best_rows(fused(by, spreads, weight=0.65), BEST)
-
-        ways: dict[str, Callable[[int], object]] = {
-            "vectors": lambda n: best_rows(cosines(matrix, vectors[n : n + 1])[0], BEST),
-            "words": lambda n: best_rows(lexical.scores(words[n]), BEST),
-            "hybrid": both,
-            **theirs(folder, matrix, vectors, words),
+        began = time.monotonic()
+        for _ in write_compact_vectors(path, folder):
+            pass
+        built["compact_s"] = time.monotonic() - began
+        compact = CompactVectors({name: f"{folder}/{name}" for name in COMPACT_FILES})
+        scorers = {
+            "vectors": Scorer(matrix, compact=compact),
+            "vectors_all_compared": Scorer(matrix),
+            "hybrid": Scorer(matrix, lexical, compact=compact),
+            "hybrid_all_compared": Scorer(matrix, lexical),
         }
         if arguments.graph:
             began = time.monotonic()
@@ -110,19 +107,25 @@ def main() -> None:
                 pass
             built["graph_s"] = time.monotonic() - began
             graph = Graph({name: f"{folder}/{name}" for name in GRAPH_FILES}, path)
+            scorers["hybrid_graph"] = Scorer(matrix, lexical, graph=graph)
 
-            def hybrid_graph(number: int) -> object:
-                rows, _ = graph.candidates(vectors[number], 100)
-                scores = lexical.scores(words[number])
-                rows = np.union1d(rows, best_rows(scores, 100))
-                by = {"vectors": graph.cosines(vectors[number], rows), "lexical": scores[rows]}
-                spreads = {
-                    "vectors": Spread(*graph.spread(vectors[number])),
-                    "lexical": spread_of(scores),
-                }
-                return rows[best_rows(fused(by, spreads, weight=0.65), BEST)]
+        def way(scorer: Scorer) -> Callable[[int], object]:
+            def best(number: int) -> object:
+                asked = [words[number]], vectors[number : number + 1]
+                (scores,) = scorer.scores(*asked, top_k=BEST)
+                places = best_rows(scores.ranked(scorer.weight), BEST)
+                return places if scores.rows_C is None else scores.rows_C[places]
 
-            ways["hybrid_graph"] = hybrid_graph
+            return best
+
+        ways: dict[str, Callable[[int], object]] = {
+            "words": lambda n: best_rows(lexical.scores(words[n]), BEST),
+            **{name: way(scorer) for name, scorer in scorers.items()},
+            **theirs(folder, matrix, vectors, words),
+        }
+        for kind in ("vectors", "hybrid"):
+            pairs = [(ways[kind](n), ways[f"{kind}_all_compared"](n)) for n in range(3)]
+            assert all(np.array_equal(*pair) for pair in pairs), f"{kind}: {pairs}"
         asked(ways, 2)  # reads the files into the page cache
         result = {
             "machine": machine(),

@@ -2,8 +2,8 @@
 
 In:  a model, a folder of documents, and how its passages are cut.
 Out: `vectors`, the passages with their vectors, per model, folder contents and form of passages;
-     `lexical_index`, BM25 over the same passages, which all models share; `vector_graph`, a graph
-     of the vectors, for millions of them.
+     `compact_vectors`, the same vectors in int8, of large collections; `lexical_index`, BM25 over
+     the same passages, which all models share; `vector_graph`, a graph of the vectors.
 
 If interrupted, they are made again from the start. No run refers to them: `cloze gc` keeps those of
 the last 30 days.
@@ -34,18 +34,20 @@ from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import language, look
 from cloze.model.hugging_face.sentence_modules import DOCUMENT
 from cloze.model.inference.load import Model
-from cloze.model.retrieval import lexical_index, passage_index
+from cloze.model.retrieval import compact_vectors, lexical_index, passage_index
+from cloze.model.retrieval.compact_vectors import CompactVectors
 from cloze.model.retrieval.lexical_index import NO_LANGUAGE, LexicalIndex
 from cloze.model.retrieval.passage_index import Graph, Vectors
 from cloze.model.retrieval.questions import CORPUS, is_beir
 from cloze.pipeline.text.account import Account
 
 STAGE, LEXICAL_STAGE, GRAPH_STAGE = "vectors", "lexical_index", "vector_graph"
+COMPACT_STAGE = "compact_vectors"
 FORMAT_VERSION = 6
 """6: passages may overlap; 5: passages have titles; 4: passages are embedded with the model's
 prompts; 3: contents are known by name, lines by record; 2: the index contains the passages' lines.
 """
-LEXICAL_FORMAT_VERSION = 1
+LEXICAL_FORMAT_VERSION = COMPACT_FORMAT_VERSION = 1
 GRAPH_FORMAT_VERSION = 2
 """2: one vector for equal texts."""
 
@@ -221,6 +223,25 @@ def _language_of(passages: str, count: int) -> str:
     rows = range(0, count, max(1, count // SAMPLED_PASSAGES))
     texts = (passage_index.read_passage(passages, row).text for row in rows)
     return LANGUAGES.get(language(" ".join(texts)), NO_LANGUAGE)
+
+
+def compact_vectors_of(index: Artifact, space: Workspace) -> CompactVectors:
+    """The index's vectors in int8: an existing artifact, or a new one."""
+    table = _table(
+        space,
+        (COMPACT_STAGE, COMPACT_FORMAT_VERSION),
+        config={},
+        inputs={"vectors": InputRef(digest=index.digest)},
+    )
+    artifact, output = _intact(table), table.output
+    if not artifact:
+        with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
+            vectors = index.path(passage_index.VECTORS)
+            rows = compact_vectors.write_compact_vectors(vectors, Path(scratch))
+            count = sum(1 for _ in metered(rows, verb="compact", unit="vectors"))
+            files = _put(scratch, output, compact_vectors.COMPACT_FILES, rows=count)
+        artifact = commit(table, files, statistics={}, execution=_source_of(index))
+    return CompactVectors({name: artifact.path(name) for name in compact_vectors.COMPACT_FILES})
 
 
 def graph_of(index: Artifact, space: Workspace) -> Graph:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cloze.answer import aligned
 from cloze.artifacts.progress import say
 from cloze.inference.input_texts import metered
-from cloze.inference.searcher import PassageScores, Search
+from cloze.inference.searcher import Search
 from cloze.model.retrieval.fusion import best_rows, fused
 from cloze.model.retrieval.passage_index import PASSAGES, Vectors, read_passages
 from cloze.model.retrieval.questions import Gold, Question, find_gold
@@ -33,6 +33,7 @@ from cloze.model.retrieval.ranking_metrics import (
     interval,
     intervals,
 )
+from cloze.model.retrieval.scorer import PassageScores
 
 HYBRID, VECTORS, LEXICAL, RERANKED = "hybrid", "vectors", "lexical", "reranked"
 NAMES = {VECTORS: "vectors", LEXICAL: "words (BM25)", HYBRID: "hybrid", RERANKED: "reranked"}

@@ -26,6 +26,7 @@ from cloze.flows.workspace import Workspace
 from cloze.inference.collection import (
     AUTOMATIC,
     SearchedFolder,
+    compact_vectors_of,
     graph_of,
     index_folder,
     index_words,
@@ -34,34 +35,24 @@ from cloze.model.config import TrainingMachine
 from cloze.model.hugging_face.sentence_modules import QUERY
 from cloze.model.inference.load import Model
 from cloze.model.inference.ranks import ONE_PROCESS, load_over_ranks
-from cloze.model.retrieval.fusion import (
-    WEIGHT,
-    Ranking,
-    Spread,
-    best_rows,
-    fused,
-    rank_of,
-    spread_of,
-)
-from cloze.model.retrieval.lexical_index import LexicalIndex
+from cloze.model.retrieval.fusion import WEIGHT, Ranking, best_rows
 from cloze.model.retrieval.passage_index import (
     BATCH,
     PASSAGES,
     VECTORS,
-    Graph,
     Passage,
     Vectors,
-    cosines,
     open_vectors,
 )
 from cloze.model.retrieval.reranker import Reranker, load_reranker
+from cloze.model.retrieval.scorer import PassageScores, Scorer
 from cloze.named import model_directory, vectors_directory
 
 MOST_QUESTIONS, MOST_SCORES = 64, 1 << 25
 """Questions answered together, and scores kept for them: 128 MB for each ranking."""
 
-FEWEST_CANDIDATES = 100
-"""By words, beside those of a graph."""
+COMPACT_FROM = 100_000
+"""Passages from which a single question first goes through int8 vectors; fewer are read as fast."""
 
 WORDS = 100
 """Of a passage, about."""
@@ -131,22 +122,6 @@ class FoundPassage(NamedTuple):
     """Its rank before a reranker ordered the first passages anew; None if none did."""
 
 
-class PassageScores(NamedTuple):
-    """Scores of some passages for one question."""
-
-    question: str
-    rows_C: npt.NDArray[np.int64] | None
-    """Which passages; None: all."""
-    by: dict[str, Vectors]
-    """[C] cosines as `vectors`, BM25 scores as `lexical`, as far as they are used."""
-    spreads: dict[str, Spread]
-    """Of each over all passages."""
-
-    def ranked(self, weight: float) -> Vectors:
-        """[C] the scores by which the passages are ranked."""
-        return fused(self.by, self.spreads, weight=weight)
-
-
 class Ranked(NamedTuple):
     """The first passages for one question, best first."""
 
@@ -192,18 +167,20 @@ class Search:
         self.how = how
         searched = SearchedFolder(folder, how.words, how.overlap, others)
         self.index = index_folder(self._model, directory, searched, space=space)
-        self._matrix_NH = open_vectors(self.index.path(VECTORS))
+        matrix_NH = open_vectors(self.index.path(VECTORS))
         self._passages = pa.ipc.open_file(pa.memory_map(self.index.path(PASSAGES)))
-        self._lexical: LexicalIndex | None = None
+        lexical = graph = compact = None
         if how.ranking != "vectors":
-            self._lexical = index_words(self.index, language=how.language, space=space)
-        self._graph: Graph | None = None
-        if how.graph and how.ranking != "lexical":
-            self._graph = graph_of(self.index, space)
+            lexical = index_words(self.index, language=how.language, space=space)
+        if how.ranking != "lexical":
+            graph = graph_of(self.index, space) if how.graph else None
+            if not graph and len(matrix_NH) >= COMPACT_FROM:
+                compact = compact_vectors_of(self.index, space)
+        self._scorer = Scorer(matrix_NH, lexical, how.weight, graph, compact)
 
     def __len__(self) -> int:
         """The number of passages."""
-        return len(self._matrix_NH)
+        return len(self._scorer.matrix_NH)
 
     def passage(self, row: int) -> Passage:
         """One passage, its file relative to the working directory."""
@@ -230,53 +207,25 @@ class Search:
         for scores in self.scores(_asked(questions), top_k=top_k):
             yield self._found(scores, top_k)
 
-    def scores(self, questions: Iterable[str], *, top_k: int = 5) -> Iterator[PassageScores]:
-        """The scores of passages for each question: of all, or of a graph's candidates."""
-        if self._reranker:
+    def scores(
+        self, questions: Iterable[str], *, top_k: int | None = None
+    ) -> Iterator[PassageScores]:
+        """The scores of passages for each question.
+
+        They are those of all passages, or if `top_k` are wanted, of some with the first `top_k`
+        among them; by a graph most of these.
+        """
+        if self._reranker and top_k is not None:
             top_k = max(top_k, self.how.depth)
         stream = iter(questions)
         # Several questions share one pass over the vectors, which are read from disk or memory at
         # its speed; but a score for each question and passage has to fit into memory.
         together = max(1, min(MOST_QUESTIONS, MOST_SCORES // len(self)))
         while batch := list(islice(stream, together)):
-            if self.how.ranking == "lexical":
-                yield from (self._scored(question, None, None) for question in batch)
-                continue
-            vectors_QH = np.stack([*self._model.sentence_vectors(batch, prompt=QUERY)])
-            if self._graph:
-                for question, vector_H in zip(batch, vectors_QH, strict=True):
-                    yield self._among_candidates(self._graph, question, vector_H, top_k)
-                continue
-            for question, cosines_N in zip(
-                batch, cosines(self._matrix_NH, vectors_QH), strict=True
-            ):
-                yield self._scored(question, cosines_N, None)
-
-    def _scored(
-        self, question: str, cosines_N: Vectors | None, rows: npt.NDArray[np.int64] | None
-    ) -> PassageScores:
-        by = {} if cosines_N is None else {"vectors": cosines_N}
-        if self._lexical:
-            by["lexical"] = self._lexical.scores(question)
-        return PassageScores(
-            question, rows, by, {name: spread_of(one_N) for name, one_N in by.items()}
-        )
-
-    def _among_candidates(
-        self, graph: Graph, question: str, vector_H: Vectors, top_k: int
-    ) -> PassageScores:
-        """The scores of passages that are near in the graph, or among the best by words."""
-        # The graph names the nearest without looking at all; those best by words may be far from
-        # it, so both kinds are candidates, and both get both scores. Spreads over all passages keep
-        # the sum on the scale of an exhaustive search: the graph estimates that of the cosines.
-        rows_C, cosines_C = graph.candidates(vector_H, max(top_k, FEWEST_CANDIDATES))
-        spreads = {"vectors": Spread(*graph.spread(vector_H))}
-        if not self._lexical:
-            return PassageScores(question, rows_C, {"vectors": cosines_C}, spreads)
-        lexical_N = self._lexical.scores(question)
-        rows_C = np.union1d(rows_C, best_rows(lexical_N, max(top_k, FEWEST_CANDIDATES)))
-        by = {"vectors": graph.cosines(vector_H, rows_C), "lexical": lexical_N[rows_C]}
-        return PassageScores(question, rows_C, by, {**spreads, "lexical": spread_of(lexical_N)})
+            vectors_QH = None
+            if self.how.ranking != "lexical":
+                vectors_QH = np.stack([*self._model.sentence_vectors(batch, prompt=QUERY)])
+            yield from self._scorer.scores(batch, vectors_QH, top_k=top_k)
 
     def ranked(self, scores: PassageScores, count: int) -> Ranked:
         """The first `count` passages; with a reranker, those that it has read, in its order."""
@@ -298,7 +247,7 @@ class Search:
         found = []
         for number, place in enumerate(ranked.places_D[:top_k].tolist()):
             ranks = {
-                name: rank_of(one_C, place)
+                name: scores.rank(name, place)
                 for name, one_C in scores.by.items()
                 # BM25 ranks nothing that shares no word with the question; a rank among zeros would
                 # be chance.

@@ -79,13 +79,21 @@ def best_rows(scores_N: Scores, count: int) -> npt.NDArray[np.int64]:
     # `argpartition` would choose freely among rows with just this score; these are the first.
     better, equal = np.flatnonzero(reached > least), np.flatnonzero(reached == least)
     chosen = np.concatenate([better, equal[: kept - len(better)]])
-    return rows[chosen[np.argsort(-reached[chosen], kind="stable")]]
+    rows_K: npt.NDArray[np.int64] = rows[chosen[np.argsort(-reached[chosen], kind="stable")]]
+    return rows_K
 
 
 def _kth(scores: Scores, count: int) -> np.float32:
     """The `count`-th best score."""
     found: np.float32 = np.partition(scores, len(scores) - count)[len(scores) - count]
     return found
+
+
+def rows_within(scores_N: Scores, count: int, *, off: float) -> npt.NDArray[np.int64]:
+    """Rows that may be among the best `count` if every score may be off by `off`, ascending."""
+    # The K-th best may be `off` too high, and a row `off` too low.
+    least = scores_N[best_rows(scores_N, count)[-1]] - 2 * off
+    return np.flatnonzero(scores_N >= least)
 
 
 def rank_of(scores_N: Scores, row: int) -> int:
