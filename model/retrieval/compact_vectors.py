@@ -73,9 +73,9 @@ class CompactVectors:
         # Copy on write, as torch wants arrays that it could write to; nothing is written.
         codes_NH = np.lib.format.open_memmap(paths[CODES], mode="c")
         self._codes_HN = torch.from_numpy(codes_NH).T
-        moments = np.load(paths[COMPACT_MOMENTS])
+        moments = np.lib.format.open_memmap(paths[COMPACT_MOMENTS], mode="r")
         self._mean_H, self._covariance_HH = moments[0], moments[1:]
-        self._step, self._longest, self._lost = np.load(paths[STEPS])
+        self._step, self._longest, self._lost = np.lib.format.open_memmap(paths[STEPS], mode="r")
 
     def cosines(self, question_H: Vectors) -> tuple[Vectors, float]:
         """[N] about the cosines with all rows, and how far off one of them is at most."""
