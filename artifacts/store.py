@@ -58,7 +58,7 @@ class Artifact:
 
         A remote file is downloaded to `cache`, by default a folder in this node's cache.
         """
-        cache = cache or str(cache_directory("artifacts") / self.manifest.key)
+        cache = cache or str(copies_directory() / self.manifest.key)
         return open_file(self.directory, self.manifest.file(name), scratch=cache)
 
     def read_bytes(self, name: str) -> bytes:
@@ -94,6 +94,11 @@ class Store:
                 "delete it and run the stage again"
             )
         return artifact
+
+
+def copies_directory() -> Path:
+    """This node's copies of remote artifacts: a folder a key, with the time of its last use."""
+    return cache_directory("artifacts")
 
 
 def open_artifact(directory: str) -> Artifact:
@@ -157,6 +162,7 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
         clear_once(os.path.dirname(path))  # a killed download of what another has finished since
         if not (os.path.exists(path) and cached_digest_of_file(path) == entry.sha256):
             filesystem.fetch_file(remote, path)
+        os.utime(scratch)  # the time of its last use, for whoever tidies the cache
     found = cached_digest_of_file(path)
     if found != entry.sha256:
         raise IntegrityError(

@@ -22,7 +22,7 @@ from cloze.artifacts.digests import cached_digest_of_file
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
 from cloze.artifacts.stage import StageTable, read_stage_table
-from cloze.artifacts.store import FINISHED, WORK, Artifact, Store
+from cloze.artifacts.store import FINISHED, WORK, Artifact, Store, copies_directory
 from cloze.flows.workspace import Workspace, find_record, list_runs
 
 SEARCHED = ("vectors", "compact_vectors", "lexical_index", "vector_graph")
@@ -112,6 +112,9 @@ class Retention:
     searches: float = 30.0
     """Days for which the indexes of `cloze search` stay."""
 
+    copies: float = 30.0
+    """Days for which a node's copies of remote artifacts stay after their last use."""
+
 
 KEEP_RUNS = Retention()
 
@@ -195,6 +198,20 @@ def garbage(workspace: Workspace, retention: Retention = KEEP_RUNS) -> list[Garb
                 path = filesystem.join(entry.directory, name)
                 reason = f"left over from making {entry.stage}"
                 found.append(Garbage(path, filesystem.size_below(path), reason))
+    return found
+
+
+def unused_copies(retention: Retention = KEEP_RUNS) -> list[Garbage]:
+    """This node's copies of remote artifacts that no command has opened for so long.
+
+    Whoever still reads one keeps what it has opened; the next command downloads it again.
+    """
+    found: list[Garbage] = []
+    for folder in sorted(copies_directory().glob("*")):
+        days = (time.time() - folder.stat().st_mtime) / 86_400
+        if days > retention.copies:
+            reason = f"copy of a remote artifact, unused for {days:.0f} days"
+            found.append(Garbage(str(folder), filesystem.size_below(str(folder)), reason))
     return found
 
 

@@ -24,6 +24,7 @@ from cloze.flows.inventory import (
     search_indexes,
     store_entries,
     unreadable_references,
+    unused_copies,
 )
 from cloze.flows.locks import locked_alone
 from cloze.flows.report.figures import figures, read_summary
@@ -96,7 +97,7 @@ def gc(
     keep_searches: Annotated[float, Parameter(show_default=True)] = KEEP_RUNS.searches,
     place: Place = PLACE,
 ) -> Answer:
-    """Delete artifacts that no run refers to.
+    """Delete artifacts that no run refers to, and copies of remote ones unused for a month.
 
     :param delete: Delete the garbage; by default it is only listed.
     :param older_than: Days after which the artifacts of a run, its models included, are garbage
@@ -116,7 +117,7 @@ def gc(
                 raise UsageError(f"{error}; until then nothing is deleted")
             say(f"warning: {error}")
         kept = search_indexes(store_entries(space.store), retention)
-        found = garbage(space, retention)
+        found = [*garbage(space, retention), *unused_copies(retention)]
         if delete:
             remove_garbage(found)
             for root in (space.local, cache_directory("")):

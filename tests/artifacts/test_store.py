@@ -19,6 +19,7 @@ from cloze.artifacts.store import (
     Artifact,
     Store,
     commit,
+    copies_directory,
     finished_file,
     open_artifact,
     put_bytes,
@@ -66,6 +67,18 @@ def test_a_damaged_copy_of_a_remote_file_is_downloaded_again(
     assert again == str(first)
     assert first.read_bytes() == content
     assert not killed.exists()
+    filesystem.remove("memory://store")
+
+
+def test_a_copy_of_a_remote_artifact_has_the_time_of_its_last_use() -> None:
+    finish("memory://store/tokens/k")
+    artifact = open_artifact("memory://store/tokens/k")
+    artifact.path("train-00000.arrow")
+    copy = copies_directory() / artifact.manifest.key
+    os.utime(copy, (0, 0))
+    before = copy.stat().st_mtime
+    artifact.path("train-00000.arrow")
+    assert (before, copy.stat().st_mtime > 0) == (0, True)
     filesystem.remove("memory://store")
 
 

@@ -1,6 +1,7 @@
 """The runs of a workspace: listed, shown, compared, and their garbage."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -94,6 +95,24 @@ def test_gc_removes_what_killed_commands_left_in_workspace_and_caches(
     assert all(one.exists() for one in left)
     assert cloze("gc", "--delete").returncode == 0
     assert not any(one.exists() for one in left)
+
+
+def test_gc_removes_copies_of_remote_artifacts_that_nobody_has_used_for_a_month(
+    cloze: Cloze, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    (folder / "runs").mkdir()
+    copies = [folder / "cache" / "cloze" / "artifacts" / name for name in ("new", "old")]
+    for copy, days in zip(copies, (29, 31), strict=True):
+        copy.mkdir(parents=True)
+        (copy / "model").write_bytes(bytes(1000))
+        moment = time.time() - days * 86_400
+        os.utime(copy, (moment, moment))
+    (found,) = answer(cloze, "gc")["found"]
+    reason = "copy of a remote artifact, unused for 31 days"
+    assert found == {"path": str(copies[1]), "bytes": 1000, "reason": reason}
+    assert cloze("gc", "--delete").returncode == 0
+    assert [copy.exists() for copy in copies] == [True, False]
 
 
 @pytest.mark.parametrize(
