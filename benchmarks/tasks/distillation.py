@@ -35,6 +35,7 @@ from cloze.flows.workspace import list_runs, run_artifact, workspace
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.distillation.lessons import read_lessons
 from cloze.model.distillation.pruning import kept_pieces, pruned_parameters, pruned_tokenizer
+from cloze.model.distillation.quality import int8_megabytes
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.inference.load import Model, model_of, read_sentence_encoder
 from cloze.model.retrieval.candidates import QuestionSet, search_quality
@@ -96,14 +97,10 @@ def milliseconds(models: dict[str, Model]) -> dict[str, dict[str, float]]:
 
 
 def megabytes(files: EncoderFiles, *, int8: bool) -> float:
-    """Of the weights: the layers' matrices as bytes if they are int8, everything else as fp32."""
-    sizes = {name: tensor.numel() for name, tensor in files.parameters.items()}
-    small = sum(
-        size
-        for name, size in sizes.items()
-        if int8 and ".layers." in name and files.parameters[name].dim() == 2
-    )
-    return round((4 * (sum(sizes.values()) - small) + small) / 1e6, 1)
+    """Of the weights."""
+    if int8:
+        return round(int8_megabytes(files.parameters), 1)
+    return round(4 * sum(values.numel() for values in files.parameters.values()) / 1e6, 1)
 
 
 def main() -> None:

@@ -171,21 +171,30 @@ def collect_distillation(made: Manifest | None) -> Distillation | None:
     """Teacher and student, from the manifest of the student."""
     if made is None:
         return None
-    # Sizes are of fp32 weights, as they are stored; what int8 saves is a matter of inference.
     facts, quality = made.statistics, made.statistics["quality"]
-    times = made.execution.get("milliseconds", {})
-    systems = tuple(
+    times, int8 = (made.execution.get(name, {}) for name in ("milliseconds", "int8"))
+    systems = [
         DistilledSystem(
             name=name,
             **facts[name],
             megabytes=FP32_BYTES * facts[name]["parameters"] / 1e6,
             score=quality.get(name),
-            milliseconds={batch: both[name] for batch, both in times.items()},
+            milliseconds={batch: each[name] for batch, each in times.items()},
         )
         for name in ("teacher", "student")
-    )
+    ]
+    # On a machine without kernels for it there is no student in int8.
+    if all("int8" in each for each in times.values()) and int8:
+        systems.append(
+            DistilledSystem(
+                name="student in int8",
+                **facts["student"],
+                **int8,
+                milliseconds={batch: each["int8"] for batch, each in times.items()},
+            )
+        )
     return Distillation(
-        systems=systems,
+        systems=tuple(systems),
         task=facts.get("task", ""),
         metric=quality.get("metric", ""),
         texts=quality["texts"],

@@ -247,7 +247,7 @@ class FilledSentence(Result):
 
 
 class DistilledSystem(Result):
-    """Teacher or student."""
+    """Teacher or student, or the student in int8."""
 
     name: str
     layers: int
@@ -255,7 +255,7 @@ class DistilledSystem(Result):
     vocabulary_size: int
     parameters: int
     megabytes: float
-    """Of its weights in fp32."""
+    """Of its weights: of all in fp32, in int8 of the layers' matrices in that."""
     score: float | None = None
     """`Distillation.metric` on held-out texts; None without labels."""
     milliseconds: dict[str, float] = Field(default_factory=dict)
@@ -266,7 +266,7 @@ class Distillation(Result):
     """A student beside its teacher."""
 
     systems: tuple[DistilledSystem, ...]
-    """The teacher, then the student."""
+    """The teacher, the student and, where it was measured, the student in int8."""
     task: str = ""
     """The task that was learnt; empty: vectors."""
     metric: str = ""

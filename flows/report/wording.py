@@ -588,7 +588,7 @@ def _interval(one: Candidate) -> str:
 
 def student_kept(made: Distillation) -> str:
     """How much of the teacher's quality the student keeps, with the interval of what is lost."""
-    scores = [100 * system.score for system in made.systems if system.score is not None]
+    scores = [100 * system.score for system in made.systems[:2] if system.score is not None]
     shown = f"{made.metric} {scores[0]:.1f} → {scores[1]:.1f}" if len(scores) == 2 else ""
     if made.low is not None and made.high is not None:
         loss = f"{scores[1] - scores[0]:+.1f} [{100 * made.low:+.1f}, {100 * made.high:+.1f}]"
@@ -605,6 +605,7 @@ def student_faster(made: Distillation) -> str:
 
 
 def student_size(made: Distillation) -> str:
-    """The sizes of both."""
-    teacher, student = made.systems
-    return f"{student.megabytes:.1f} MB, the teacher {teacher.megabytes:.1f} MB (fp32)"
+    """The sizes of both, and of the student in int8."""
+    teacher, student, *int8 = made.systems
+    smaller = "".join(f", {one.megabytes:.1f} MB in int8" for one in int8)
+    return f"{student.megabytes:.1f} MB{smaller}, the teacher {teacher.megabytes:.1f} MB (fp32)"

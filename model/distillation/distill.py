@@ -28,7 +28,12 @@ from cloze.model.distillation.pruning import (
     pruned_parameters,
     pruned_tokenizer,
 )
-from cloze.model.distillation.quality import answers_kept, milliseconds, neighbours_found
+from cloze.model.distillation.quality import (
+    answers_kept,
+    int8_megabytes,
+    milliseconds,
+    neighbours_found,
+)
 from cloze.model.distillation.students import student_shape, student_weights
 from cloze.model.distillation.tasks import (
     Answering,
@@ -96,7 +101,7 @@ def make_student(table: StageTable, options: list[str], *, fault: FaultHook = no
 
     with patient_threads(threads):
         make = _task_student if stage.distill.texts else _vector_student
-        course, entries, statistics, encoders = make(table, stage, trained)
+        course, entries, statistics, encoders, int8 = make(table, stage, trained)
         # Of both on this machine and in turns, since only their ratio says anything.
         times = milliseconds(encoders)
     entries.append(put_json(table.output, course.curve, name="curve.json"))
@@ -105,7 +110,8 @@ def make_student(table: StageTable, options: list[str], *, fault: FaultHook = no
         table,
         entries,
         statistics={"steps": course.steps, **statistics},
-        execution={"device": world.device.type, "milliseconds": times},
+        # int8 beside the times: whether there are kernels for it is a matter of the machine, too
+        execution={"device": world.device.type, "milliseconds": times, "int8": int8},
     )
     # Only now: until the artifact exists they are the only copy.
     shutil.rmtree(checkpoints.directory, ignore_errors=True)
@@ -113,8 +119,11 @@ def make_student(table: StageTable, options: list[str], *, fault: FaultHook = no
 
 
 Trained = Callable[[Lessons, nn.Module], Course]
-Made = tuple[Course, list[FileEntry], dict[str, JsonValue], dict[str, Encoder]]
-"""The finished course; the student's files; figures of both; both encoders."""
+Made = tuple[
+    Course, list[FileEntry], dict[str, JsonValue], dict[str, Encoder], dict[str, JsonValue]
+]
+"""The finished course; the student's files; figures of both; both encoders; the student's score and
+megabytes in int8."""
 
 
 def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) -> Made:
@@ -145,7 +154,11 @@ def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) ->
             parameters=pruned_parameters(student.parameters, kept),
         )
     # On texts that were held out: on those it has learnt, a student looks better than it is.
-    quality = neighbours_found(teacher, student, open_artifact(table.input_path("texts")))
+    quality, score = neighbours_found(teacher, student, open_artifact(table.input_path("texts")))
+    int8: dict[str, JsonValue] = {
+        "score": score,
+        "megabytes": int8_megabytes(student.parameters),
+    }
     written = contents(student, made="distilled from a larger encoder with")
     entries = [put_bytes(table.output, one, name=name) for name, one in written.items()]
     both = {"teacher": teacher, "student": student}
@@ -157,7 +170,7 @@ def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) ->
         "quality": quality,
         **{name: facts_of(one.config, one.parameters) for name, one in both.items()},
     }
-    return course, entries, statistics, encoders
+    return course, entries, statistics, encoders, int8
 
 
 def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> Made:
@@ -187,7 +200,8 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
     student = replace(
         teacher, model=task_model(weights, shape, tokenizer, teacher), tokenizer=tokenizer
     )
-    quality = answers_kept(teacher, student, held_out)
+    quality, score = answers_kept(teacher, student, held_out)
+    int8: dict[str, JsonValue] = {"score": score, "megabytes": int8_megabytes(weights)}
     # No weights: `save_model` takes those of encoder and head from the trained model, and shape,
     # tokenizer and licence from here.
     card = f"---\n{teacher.licence}---\n"
@@ -205,7 +219,7 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
         },
     }
     encoders = {name: one.encoder for name, one in both.items()}
-    return course, entries, statistics, encoders
+    return course, entries, statistics, encoders, int8
 
 
 def _values(model: nn.Module) -> dict[str, Tensor]:

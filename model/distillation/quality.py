@@ -1,21 +1,25 @@
 """What a student keeps of its teacher, and what it gains.
 
-In:  teacher and student; pairs of neighbouring texts that were held out.
-Out: nDCG@10 of both, with the interval of the difference; milliseconds of both.
+In:  teacher and student; pairs of neighbouring texts, or rows of a task, that were held out.
+Out: the scores of both, and of the student in int8; milliseconds and megabytes of all three.
 """
 
+import copy
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import torch
 from pydantic import JsonValue
+from torch import Tensor
 
 from cloze.artifacts.store import Artifact
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.distillation.tasks import Teacher, answers_of, rows_as_problem
 from cloze.model.encoder.models import Encoder
+from cloze.model.encoder.packed_layers import packable
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.inference.load import model_of
 from cloze.model.inference.task_file import SPLIT
@@ -38,8 +42,11 @@ ROUNDS = 9
 
 def neighbours_found(
     teacher: EncoderFiles, student: EncoderFiles, pairs: Artifact
-) -> dict[str, JsonValue]:
-    """How well each finds the second of two neighbouring texts by the first, among all held out."""
+) -> tuple[dict[str, JsonValue], float | None]:
+    """How well each finds the second of two neighbouring texts by the first, among all held out.
+
+    And the student's score in int8; None where there are no kernels for that.
+    """
     wanted = Wanted(required=("query", "passage"))
     texts = RankingTexts(read_table(pairs.path("retrieval/test.jsonl"), wanted))
     relevant = tuple(dict(sorted(grades.items())) for grades in texts.relevant)
@@ -48,7 +55,12 @@ def neighbours_found(
         search_quality(model_of(files, precision="fp32"), asked) for files in (teacher, student)
     )
     difference = interval(new_Q - old_Q)
-    return {
+    int8 = None
+    if packable(student.config, next(iter(student.parameters.values())), int8=True):
+        int8 = float(
+            search_quality(model_of(student, device="cpu", precision="int8"), asked).mean()
+        )
+    found: dict[str, JsonValue] = {
         "texts": len(old_Q),
         "metric": HEADLINE,
         "teacher": float(old_Q.mean()),
@@ -57,40 +69,67 @@ def neighbours_found(
         "low": difference.low,
         "high": difference.high,
     }
+    return found, int8
 
 
-def answers_kept(teacher: Teacher, student: Teacher, held_out: TaskTable) -> dict[str, JsonValue]:
+def answers_kept(
+    teacher: Teacher, student: Teacher, held_out: TaskTable
+) -> tuple[dict[str, JsonValue], float | None]:
     """How often both predict the same for rows that were not learnt; scores if these are labelled.
 
     For numbers, which are never the same, one minus the error in units of the teacher's variance.
+    And the student's score in int8; None where there are no kernels for that, or no labels.
     """
-    logits, predicted = [], []
-    for one in (teacher, student):
+    asked = {"teacher": teacher, "student": student}
+    quantised = copy.deepcopy(student.model).cpu().eval()
+    if quantised.encoder.pack(int8=True):
+        asked["int8"] = replace(student, model=quantised)
+    logits, predicted = {}, {}
+    for name, one in asked.items():
         # Each in its own tokens: the student's vocabulary may be a part of the teacher's.
         problem = rows_as_problem(one, held_out)
         every = np.arange(len(problem.sequences[SPLIT]))
         answers, _ = answers_of(one.model.cpu(), problem, every)
-        logits.append(answers)
-        predicted.append(problem.predictions(SPLIT, answers))
+        logits[name] = answers
+        predicted[name] = problem.predictions(SPLIT, answers)
     if teacher.saved.task.kind in NUMBERS:
-        old, new = logits
+        old, new = logits["teacher"], logits["student"]
         kept = 1.0 - float(np.mean((new - old) ** 2) / max(float(old.var()), 1e-9))
     else:
-        kept = float(np.mean([ours == theirs for theirs, ours in zip(*predicted, strict=True)]))
+        both = zip(predicted["teacher"], predicted["student"], strict=True)
+        kept = float(np.mean([ours == theirs for theirs, ours in both]))
     found: dict[str, JsonValue] = {"texts": len(held_out), "kept": kept}
     labelled = load_problem(teacher.saved.task, None, {SPLIT: held_out})
+    scores: dict[str, float] = {}
     if labelled.labelled(SPLIT):
         found["metric"] = labelled.headline
-        for name, answered in zip(("teacher", "student"), predicted, strict=True):
-            found[name] = labelled.score(SPLIT, answered)[labelled.headline]
-    return found
+        for name, answered in predicted.items():
+            scores[name] = labelled.score(SPLIT, answered)[labelled.headline]
+    int8 = scores.pop("int8", None)
+    return {**found, **scores}, int8
+
+
+def int8_megabytes(parameters: Mapping[str, Tensor]) -> float:
+    """Of a model's weights with its layers' matrices in int8, and everything else in fp32."""
+    small = sum(
+        values.numel()
+        for name, values in parameters.items()
+        if ".layers." in name and values.dim() == 2
+    )
+    return (4 * sum(values.numel() for values in parameters.values()) - 3 * small) / 1e6
 
 
 @torch.inference_mode()
 def milliseconds(encoders: Mapping[str, Encoder]) -> dict[str, JsonValue]:
-    """By batch, the median time of each encoder in fp32 on this machine's processor."""
+    """By batch, the median time of each encoder in fp32 on this machine's processor.
+
+    Where there are kernels for it, also that of the student in `int8`.
+    """
     for encoder in encoders.values():
         encoder.cpu().eval().pack()
+    quantised = copy.deepcopy(encoders["student"])
+    if quantised.pack(int8=True):
+        encoders = {**encoders, "int8": quantised}
     positions = min(encoder.config.max_position_embeddings for encoder in encoders.values())
     found: dict[str, JsonValue] = {}
     for texts, tokens in BATCHES:

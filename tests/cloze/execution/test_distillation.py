@@ -11,6 +11,7 @@ import pytest
 from cloze.artifacts.config import read_toml
 from cloze.artifacts.errors import UsageError
 from cloze.execution import distillation
+from cloze.model.encoder.operations.native_kernels import kernels
 from tests.cloze.tiny_model import CONFIG, MODERN, write_cross_encoder, write_model
 
 Cloze = Callable[..., Any]
@@ -33,16 +34,26 @@ def begun(folder: Path) -> Path:
 def test_a_folder_makes_a_student_that_is_used_and_exported_by_its_runs_name(
     cloze: Cloze, begun: Path
 ) -> None:
-    command = ("distill", "teacher", "texts", "--layers", "2", "--name", "small")
+    # wide enough for the kernels of int8
+    sizes = {"num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 32}
+    write_model(begun / "wide", encoder=CONFIG.model_copy(update=sizes))
+    command = ("distill", "wide", "texts", "--layers", "2", "--name", "small")
     done = cloze(*command, "--without-prefect", "--json")
     assert done.returncode == 0, done.stderr
-    assert "teacher: 4 layers × 8; student: 2 layers × 8" in done.stderr
+    assert "teacher: 4 layers × 32; student: 2 layers × 32" in done.stderr
     made = json.loads(done.stdout)["distilled"]
     assert (made["teacher"]["layers"], made["student"]["layers"]) == (4, 2)
     page = (begun / "runs" / "small" / "report.html").read_text()
     assert "Teacher and student" in page and "% of the teacher" in page
+    summary = json.loads((begun / "runs" / "small" / "summary.json").read_text())
+    _, student, *int8 = summary["distillation"]["systems"]
+    assert ("Student in int8" in page) == bool(int8) == (kernels() is not None)
+    for one in int8:
+        assert one["megabytes"] < student["megabytes"]
+        assert one["score"] == pytest.approx(student["score"], abs=0.1)
+        assert one["milliseconds"].keys() == student["milliseconds"].keys() != set()
     assert cloze("embed", "small", "the list", "--output", "v.npy").returncode == 0
-    assert np.load(begun / "v.npy").shape == (1, 8)
+    assert np.load(begun / "v.npy").shape == (1, 32)
     exported = cloze("export", "small", "out")
     assert exported.returncode == 0, exported.stderr
     assert json.loads((begun / "out" / "config.json").read_text())["num_hidden_layers"] == 2

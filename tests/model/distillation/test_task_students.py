@@ -11,11 +11,12 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.store import Artifact, commit
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.plan import Plan
-from cloze.model.config import TaskConfig
+from cloze.model.config import EncoderConfig, TaskConfig
 from cloze.model.distillation.distill import make_student
 from cloze.model.distillation.lessons import make_lessons
 from cloze.model.distillation.tasks import read_rows, read_teacher
 from cloze.model.encoder.models import Encoder, TaskModel
+from cloze.model.encoder.operations.native_kernels import kernels
 from cloze.model.hugging_face.model_files import EncoderFiles, TrainedModel, save_model
 from cloze.model.inference.export import export_task
 from cloze.model.inference.predict import load_predictor
@@ -29,7 +30,7 @@ FAMILIES = [kind for kind in ROWS if kind != "retrieval"]
 FAST = {"learning_rate": 3e-3}
 
 
-def write_teacher(folder: Path, kind: str) -> Artifact:
+def write_teacher(folder: Path, kind: str, *, shape: EncoderConfig = DEEP) -> Artifact:
     """A model of the task with random weights, large enough to answer differently."""
     # Rows of one query would be one list to rank; each needs other passages beside its own.
     own = {"negatives": ["int", "value of name"]} if kind == "reranking" else {}
@@ -43,12 +44,12 @@ def write_teacher(folder: Path, kind: str) -> Artifact:
     problem = load_problem(task, TOKENIZER, load_tables(task))
     torch.manual_seed(1)
     model = TaskModel(
-        Encoder(DEEP, TOKENIZER.size), outputs=problem.outputs, head_dropout=problem.head_dropout
+        Encoder(shape, TOKENIZER.size), outputs=problem.outputs, head_dropout=problem.head_dropout
     )
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data *= 8
-    files = EncoderFiles(config=DEEP, tokenizer=TOKENIZER, parameters={}, card="")
+    files = EncoderFiles(config=shape, tokenizer=TOKENIZER, parameters={}, card="")
     output = folder / "teacher"
     trained = TrainedModel(problem, problem.calibrated(None), model.state_dict())
     entries = save_model(str(output), trained, files)
@@ -99,6 +100,20 @@ def test_a_narrower_student_learns_the_logits_alone(tmp_path: Path) -> None:
     assert student.manifest.statistics["student"]["hidden_size"] == 8
     *_, last = json.loads(student.read_bytes("curve.json"))
     assert last["hidden"] == 0.0
+
+
+@pytest.mark.skipif(kernels() is None, reason="no gcc here")
+def test_a_task_student_is_also_judged_in_int8(tmp_path: Path) -> None:
+    shape = DEEP.model_copy(update={"hidden_size": 32, "intermediate_size": 64})
+    write_teacher(tmp_path, "classification", shape=shape)
+    found = student_of(tmp_path).manifest.execution
+    student = load_predictor(tmp_path / "teacher").model  # of the same shape but for the layers
+    matrices = 4 * 32 * 32 + 2 * 32 * 64
+    parameters = sum(each.numel() for each in student.parameters())
+    parameters -= 2 * (matrices + 4 * 32 + 32 + 64 + 4 * 32)  # two of three layers
+    assert found["int8"]["megabytes"] == (4 * parameters - 3 * matrices) / 1e6
+    assert 0 <= found["int8"]["score"] <= 1
+    assert {"teacher", "student", "int8"} == found["milliseconds"]["1 × 16"].keys()
 
 
 def test_a_task_student_is_saved_with_the_vocabulary_it_was_pruned_to(tmp_path: Path) -> None:
