@@ -26,6 +26,7 @@ from cloze.model.config import (
     PretrainConfig,
     TaskConfig,
     TrainingMachine,
+    WordVectorsConfig,
     check_mixture,
 )
 from cloze.model.hardware import FP8_MULTIPLE, cpu_precision, has_gpu, machine_precision
@@ -49,7 +50,8 @@ RANKED = ("pretrain", "finetune", "evaluate")
 """Stages that run torch, as several ranks where the machine has them, on several nodes too."""
 
 WITH_A_CORPUS = (
-    *("cleaning", "quality", "dedup", "vocabulary", "examples", "encoder", "pretrain", "evaluate"),
+    *("cleaning", "quality", "dedup", "vocabulary", "examples", "encoder", "word_vectors"),
+    *("pretrain", "evaluate"),
 )
 """Tables that only apply to a run with a corpus."""
 
@@ -186,6 +188,10 @@ class RunConfig(RecordedConfig):
 
     encoder: EncoderConfig = EncoderConfig()
     """Architecture of the encoder."""
+
+    word_vectors: WordVectorsConfig | None = None
+    """Static vectors of the word-pieces, which pre-training begins with in place of random word
+    embeddings; an empty table is enough."""
 
     pretrain: PretrainRunConfig = PretrainRunConfig()
     """Pre-training."""
@@ -434,6 +440,12 @@ class RunConfig(RecordedConfig):
                     'pretrain.objective = "next_token" needs unmasked text: set '
                     "examples.masking.mask_share = 0 and random_share = 0"
                 )
+        if self.word_vectors and (recipe.init or recipe.continue_from):
+            place = "init" if recipe.init else "continue_from"
+            raise ValueError(
+                f"[word_vectors] replaces random word embeddings, but pretrain.{place} brings "
+                "trained ones; leave out one of them"
+            )
         if encoder.layer_type == "lstm" and self.finetune.tasks and self.finetune.fine_tuning:
             raise ValueError(
                 'encoder.layer_type = "lstm" only provides features, like ELMo: set '

@@ -43,7 +43,14 @@ from cloze.flows.forecast import (
     phases_to_do,
 )
 from cloze.flows.workspace import Workspace, find_record, list_runs
-from cloze.model.config import RANKING_KINDS, SIZE_NAMES, EncoderConfig, TaskConfig
+from cloze.model.config import (
+    MOST_COUNTED_TOKENS,
+    RANKING_KINDS,
+    SIZE_NAMES,
+    EncoderConfig,
+    TaskConfig,
+    contexts_of,
+)
 from cloze.pipeline.config.settings import SourceConfig
 
 START_SECONDS = {
@@ -62,6 +69,14 @@ PARSING_RATE = 8.5e6
 
 COUNTING_RATE = 0.8e6
 """Training tokens that the n-gram baseline counts per second."""
+
+NEIGHBOURS_RATE, FLOPS_PER_TOKEN = 3e6, 13e3
+"""Tokens whose neighbours one core counts per second for word vectors; and FLOPs that it needs for
+their singular vectors in the time of one token."""
+
+SINGULAR_PRODUCTS = 17
+"""Products of the matrix of neighbours with as many vectors as are wanted: two in each of seven
+iterations, and three more."""
 
 TEXT_PER_SOURCE_BYTE = 0.16
 """Bytes of docstrings per byte of an installed package's Python files."""
@@ -261,8 +276,9 @@ def seconds_by_rates(
     amount, workers = work.of(stage), machine.pipeline.workers
     if not amount:
         return 0.0, "start-up of its program"
-    if stage == "labels":  # parsed by a single process
-        return amount / PARSING_RATE, "measured rates"
+    # by a single process each
+    if alone := {"labels": PARSING_RATE, "word_vectors": NEIGHBOURS_RATE}.get(stage):
+        return amount / alone, "measured rates"
     if stage == "examples":
         return amount / EXAMPLES_RATE / workers, "measured rates"
     if stage in ("vocabulary", "tokens", "dedup", "boilerplate", "scores"):
@@ -336,6 +352,7 @@ class Work:
             ),
             "examples": self.weighted_bytes * examples.copies * len(examples.max_seq_lengths),
             "labels": float(sum(map(_source_bytes, labelled))),
+            "word_vectors": self._vector_tokens(),
             "pretrain": self._pretraining_flops(),
             "negatives": self._mining_flops(),
             "finetune": flops,
@@ -378,6 +395,15 @@ class Work:
         evaluations = steps // recipe.evaluate_every if recipe.evaluate_every else 0
         evaluated = evaluations * recipe.evaluation_examples
         return trained + evaluated * self._longest_flops / 3
+
+    def _vector_tokens(self) -> float:
+        """Tokens to count for word vectors, with as many as take the time of the decomposition."""
+        if not self.run.word_vectors:
+            return 0.0
+        size, width = self.run.vocabulary.size, self.encoder.hidden_size
+        products = 2.0 * SINGULAR_PRODUCTS * size * contexts_of(size) * width
+        counted = min(self.text_bytes * WORD_PIECES_PER_BYTE, MOST_COUNTED_TOKENS)
+        return counted + products / FLOPS_PER_TOKEN
 
     def _mining_flops(self) -> float:
         """Forward passes over the queries and passages whose negatives are mined."""

@@ -32,6 +32,7 @@ from cloze.model.config import (
     NegativesStage,
     PretrainStage,
     TaskConfig,
+    WordVectorsStage,
 )
 from cloze.pipeline.config.settings import (
     BoilerplateStage,
@@ -217,6 +218,11 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
     recipe = run.mixed_recipe
     if recipe.continue_from:  # the finished run has already used the initial encoder
         recipe = recipe.model_copy(update={"init": ""})
+    vectors = []
+    if run.word_vectors:
+        static = WordVectorsStage(width=run.encoder.hidden_size, word_vectors=run.word_vectors)
+        vectors.append(Stage(static, inputs={"tokens": "tokens"}))
+    made = {stage.name: stage.name for stage in vectors}
     return [
         *stages,
         Stage(
@@ -233,13 +239,14 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
             ExamplesStage(seed=run.seed, examples=run.examples, names=names),
             inputs={"tokens": "tokens"},
         ),
+        *vectors,
         Stage(
             PretrainStage(
                 seed=run.pretraining_seed,
                 encoder=run.encoder,
                 pretrain=recipe,
             ),
-            inputs={"examples": "examples"},
+            inputs={"examples": "examples", **made},
             models={"continued": recipe.continue_from},
             external={"init": ExternalInput(models={"pretrain.init": recipe.init})},
         ),

@@ -608,6 +608,30 @@ class PretrainConfig(Config):
         return tuple(first + (self.batch_size - first) * step // steps for step in range(steps))
 
 
+MOST_COUNTED_TOKENS = 200_000_000
+"""Tokens of which neighbours are counted: more would take minutes and change little. A pair's count
+has 32 bits, which so many tokens and the widest window cannot fill."""
+
+MOST_PAIRS = 1 << 28
+"""Pairs of a word-piece and a context that are counted, in 1 GiB."""
+
+
+def contexts_of(vocabulary_size: int) -> int:
+    """How many of the most frequent word-pieces are counted as neighbours."""
+    return min(vocabulary_size, MOST_PAIRS // vocabulary_size)
+
+
+class WordVectorsConfig(Config):
+    """Static vectors of the word-pieces, with which pre-training begins (Levy et al. 2015).
+
+    Computed from the run's own training documents, each of which counts once: positive pointwise
+    mutual information of neighbours, and its largest singular vectors.
+    """
+
+    window: int = Field(default=5, ge=1, le=10)
+    """Word-pieces to each side of one that count as its neighbours."""
+
+
 FAMILIES = {
     "classification": "cloze.model.tasks.classification:Classification",
     "pair_classification": "cloze.model.tasks.classification:PairClassification",
@@ -1237,6 +1261,19 @@ def _decided(recipe: R) -> R:
     if recipe.precision != "auto":
         return recipe
     return recipe.model_copy(update={"precision": machine_precision()[0]})
+
+
+class WordVectorsStage(StageConfig):
+    """tokens → static vectors of the word-pieces."""
+
+    stage: ClassVar[str] = "word_vectors"
+    program: ClassVar[str] = "cloze.model.data.word_vectors"
+    format_version: ClassVar[int] = 1
+
+    width: int
+    """Numbers in a vector: the width of the encoder."""
+    word_vectors: WordVectorsConfig
+    """What counts as a neighbour."""
 
 
 class PretrainStage(StageConfig):

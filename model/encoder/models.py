@@ -57,6 +57,9 @@ HEAD_DROPOUT = 0.1
 HEAD_PLACE = 1 << 20
 """Address of the head's dropout, distinct from those of the encoder's layers."""
 
+TRUNCATED = 0.8796
+"""Standard deviation of a normal distribution that is truncated at two sigma."""
+
 Pooling = Literal["mean", "cls", "pooler"]
 
 OTHER_LAYERS = {"lstm": "cloze.paper.lstm:LstmLayer"}

@@ -25,13 +25,21 @@ from numpy.typing import NDArray
 from cloze.artifacts.arrays import entropy
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import Progress
-from cloze.artifacts.results import GENERAL, HELDOUT, Guesses, LanguageModelScore, MaskedSentence
+from cloze.artifacts.results import (
+    GENERAL,
+    HELDOUT,
+    TRAIN,
+    Guesses,
+    LanguageModelScore,
+    MaskedSentence,
+)
 from cloze.artifacts.rng import address
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.artifacts.tokenizer import MASK, SubwordTokenizer
 from cloze.model.config import EvaluateStage
 from cloze.model.data.batch import NO_NEXT_SENTENCE, Example, pack_sequences, ragged_indices
+from cloze.model.data.documents import document_files, token_batches, training_frequencies
 from cloze.model.data.micro_batches import pack_examples
 from cloze.model.data.order import LengthOrder
 from cloze.model.data.shards import Examples, ExampleShards, select
@@ -39,12 +47,8 @@ from cloze.model.data.targets import NextToken
 from cloze.model.encoder.models import PretrainingModel
 from cloze.model.evaluation.ngram import (
     NOTHING,
-    TRAIN_SPLIT,
     NgramModel,
-    document_files,
     read_training_tokens,
-    token_batches,
-    training_frequencies,
 )
 from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.model_files import EncoderFiles, read_encoder_files
@@ -256,7 +260,7 @@ def held_out(
     }
     found = []
     for split, length in sorted(kinds):
-        if split == TRAIN_SPLIT:
+        if split == TRAIN:
             continue
         shards = ExampleShards(examples, split=split, max_seq_length=length)
         if not sum(shards.rows[0]):
@@ -391,7 +395,7 @@ def heldout_sentences(
 
 def _documents(tokens: Artifact) -> Iterator[tuple[str, list[Ids]]]:
     """Digest and sentences of documents in the first held-out split, in the order of buckets."""
-    others = (TRAIN_SPLIT, GENERAL)
+    others = (TRAIN, GENERAL)
     held = [(split, entry) for split, entry in document_files(tokens) if split not in others]
     # The first split by name; GENERAL is text of another kind.
     first = min((split for split, entry in held if entry.rows), default="")

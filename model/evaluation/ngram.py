@@ -9,23 +9,18 @@ one, each of which backs off to the unigram distribution. A neighbour that is a 
 ([MASK], [CLS], [SEP]) carries no information and is left out. Counts are sorted arrays in NumPy.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import IntegrityError
-from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.store import Artifact
 from cloze.model.data.batch import ragged_indices
-
-TRAIN_SPLIT = "train"
-TOKENS_FILE = re.compile(r"(?P<split>.+)-\d{5}\.arrow")
+from cloze.model.data.documents import training_batches
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
@@ -56,45 +51,16 @@ def read_training_tokens(tokens: Artifact, *, limit: int) -> TokenStream:
     Documents are assigned to buckets by a hash of their text, so the first buckets are a fair
     sample.
     """
-    names = [entry.name for split, entry in document_files(tokens) if split == TRAIN_SPLIT]
     ids, first, total = [], [], 0
-    for batch in (batch for name in names for batch in token_batches(tokens, name)):
-        column = batch.column("token_ids")
-        part = column.flatten().to_numpy().astype(np.int64)
-        # A slice of an Arrow list column keeps the offsets of the whole, while `flatten` returns
-        # only the values of the slice; subtracting the first offset makes them agree.
-        starts = column.offsets.to_numpy()[:-1] - column.offsets[0].as_py()
-        begins = np.zeros(len(part) + 1, np.bool_)
-        begins[starts] = True  # an empty last document begins after the last token
+    for part, begins in training_batches(tokens):
         ids.append(part)
-        first.append(begins[:-1])
+        first.append(begins)
         total += len(part)
         if total >= limit:
             break
     if not total:
         raise IntegrityError(f"{tokens.directory}: no training tokens; run the tokens stage again")
     return TokenStream(np.concatenate(ids)[:limit], np.concatenate(first)[:limit])
-
-
-def training_frequencies(tokens: Artifact) -> Int64:
-    """[V] counts of each token in the whole training split."""
-    counts = np.array(tokens.read_json("token_counts.json"), np.int64)
-    if not counts.sum():
-        raise IntegrityError(f"{tokens.directory}: no training tokens; run the tokens stage again")
-    return counts
-
-
-def document_files(tokens: Artifact) -> list[tuple[str, FileEntry]]:
-    """Split and entry of each file of documents in a tokens artifact."""
-    named = [(TOKENS_FILE.fullmatch(entry.name), entry) for entry in tokens.manifest.files]
-    return [(match["split"], entry) for match, entry in named if match]
-
-
-def token_batches(tokens: Artifact, name: str) -> Iterator[pa.RecordBatch]:
-    """The documents in one file of a tokens artifact."""
-    with pa.ipc.open_file(pa.memory_map(tokens.path(name))) as reader:
-        for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
 
 
 @dataclass(frozen=True)

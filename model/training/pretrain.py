@@ -27,7 +27,14 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
-from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes, put_json
+from cloze.artifacts.store import (
+    Artifact,
+    commit,
+    open_artifact,
+    open_input,
+    put_bytes,
+    put_json,
+)
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine, repetition
 from cloze.model.data.micro_batches import BatchSource, Share
@@ -40,7 +47,8 @@ from cloze.model.data.sources import (
     suited_tokenizer,
     training_source,
 )
-from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.data.word_vectors import read_word_vectors
+from cloze.model.encoder.models import TRUNCATED, Encoder, PretrainingModel
 from cloze.model.encoder.operations.attention import backend_name
 from cloze.model.encoder.operations.products import matrix_rate
 from cloze.model.encoder.precision import computed_in, require_fp8
@@ -95,6 +103,9 @@ BYTES_PER_PARAMETER = {"fp32": 4 + 8 + 4, "bf16": 4 + 8 + 4 + 2 + 2, "fp8": 4 + 
 
 MASKED_SHARE = 6
 """Assumed tokens per masked token; at 15 % masked there are 6.7."""
+
+WORD_VECTORS = "word_vectors"
+"""Role of the static vectors among the inputs."""
 
 CLEARLY_SLOWER = 0.8
 """Warn if the chosen precision's matrix products run below this share of the other's rate."""
@@ -191,6 +202,8 @@ class StartingPoint:
     """The log of all steps so far, in the folder of the checkpoints."""
     continuation: Continuation | None
     """Set if this run continues a finished one."""
+    word_vectors: Artifact | None
+    """Set if this run begins with static vectors as its word embeddings."""
     resumed: SavedRun | None
     """The state to go on from; None at step 0."""
 
@@ -216,7 +229,8 @@ def starting_point(
     # A checkpoint of this run, if there is one, is further than the finished run it continues.
     if resumed is None and continuation:
         resumed = finished_state(table, metrics, world=world)
-    return StartingPoint(identity, checkpoints, metrics, continuation, resumed)
+    vectors = open_input(table, WORD_VECTORS) if WORD_VECTORS in table.inputs else None
+    return StartingPoint(identity, checkpoints, metrics, continuation, vectors, resumed)
 
 
 def deadline_of(stage: PretrainStage) -> Deadline | None:
@@ -391,6 +405,8 @@ def start_engine(
     model = PretrainingModel(encoder)
     if stage.pretrain.init:
         warm_start(model, read_encoder_files(stage.pretrain.init), stage, tokenizer=tokenizer)
+    if start.word_vectors:
+        begin_with(start.word_vectors, model, tokenizer)
     if compiles(stage, machine, world.device):
         model.encoder.compile_layers()
     state: dict[str, ParameterState] = {}
@@ -447,6 +463,30 @@ def warm_start(
     refuse_another_shape(files.config, stage.encoder, where=where)
     # strict=False: an encoder without the pre-training heads is welcome.
     model.load_state_dict(files.parameters, strict=False)
+
+
+def begin_with(
+    word_vectors: Artifact, model: PretrainingModel, tokenizer: SubwordTokenizer
+) -> None:
+    """Replace the initial word embeddings by static vectors of the same standard deviation.
+
+    Word-pieces that have no vector, such as [MASK], keep their random values.
+    """
+    made_with = word_vectors.manifest.statistics["tokenizer_digest"]
+    if made_with != tokenizer.digest:
+        where = f"{word_vectors.directory}: word vectors"
+        refuse_another_tokenizer(made_with, tokenizer.digest, where=where)
+    vectors = torch.from_numpy(read_word_vectors(word_vectors))
+    words = model.encoder.embeddings.word_embeddings.weight
+    if vectors.shape != words.shape:
+        raise UsageError(
+            f"{word_vectors.directory}: {vectors.shape[1]} numbers in a vector, but the encoder's "
+            f"width is {words.shape[1]}; make them again with width = {words.shape[1]}"
+        )
+    found = vectors.any(1)
+    deviation = TRUNCATED * model.encoder.config.initializer_range
+    with torch.no_grad():
+        words[found] = deviation * vectors[found]
 
 
 def commit_encoder(

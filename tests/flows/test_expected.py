@@ -20,6 +20,7 @@ from cloze.flows.expected import (
     Work,
     expected_times,
     matrix_rates,
+    seconds_by_rates,
     training_seconds,
 )
 from cloze.flows.plan import Plan
@@ -317,6 +318,22 @@ def test_without_a_corpus_the_evaluation_judges_no_held_out_text() -> None:
     task = {"name": "t", "kind": "classification", "train": "t.csv"}
     table = {"name": "r", "finetune": {"encoder": "given", "tasks": [task]}}
     assert Work(RunConfig.model_validate(table)).of("evaluate") == 0.0
+
+
+def test_word_vectors_of_ninety_million_tokens_take_half_a_minute(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    with text.open("wb") as file:
+        file.truncate(415_000_000)  # 90 million word-pieces; only its size is asked for
+    table = {
+        "name": "r",
+        "corpus": {"sources": [{"reader": "text", "path": str(text)}]},
+        "vocabulary": {"size": 8192},
+        "encoder": {"preset": "tiny"},
+    }
+    work = Work(RunConfig.model_validate({**table, "word_vectors": {}}))
+    seconds, _ = seconds_by_rates("word_vectors", work, MachineConfig())
+    assert 28 < seconds < 45  # measured: 36
+    assert Work(RunConfig.model_validate(table)).of("word_vectors") == 0.0
 
 
 def test_a_gpu_is_reckoned_with_at_its_configured_rate(

@@ -224,6 +224,39 @@ def test_a_task_file_is_an_input_and_its_place_is_not(
     )
 
 
+def test_word_vectors_are_made_of_the_tokens_for_pretraining_alone(
+    run: RunConfig, run_table: dict[str, Any]
+) -> None:
+    plain = {stage.name: stage for stage in chain(run)}
+    stages = {stage.name: stage for stage in chain(changed(run_table, "word_vectors", {}))}
+    assert [*stages] == [*ALL[:3], "word_vectors", *ALL[3:]]
+    assert stages["word_vectors"].inputs == {"tokens": "tokens"}
+    assert keyed_config(stages["word_vectors"]) == {
+        "width": run.encoder.hidden_size,
+        "word_vectors": {"window": 5},
+    }
+    assert stages["pretrain"].inputs == {"examples": "examples", "word_vectors": "word_vectors"}
+    # A run without them has the key that it always had: nothing but an input tells them apart.
+    assert plain["pretrain"].inputs == {"examples": "examples"}
+    assert keyed_config(plain["pretrain"]) == keyed_config(stages["pretrain"])
+
+
+@pytest.mark.parametrize("place", ["init", "continue_from"])
+def test_word_vectors_do_not_replace_trained_embeddings(
+    run_table: dict[str, Any], place: str
+) -> None:
+    pretrain = {place: "there"}
+    with pytest.raises(ValueError, match=rf"\[word_vectors\].*pretrain\.{place}"):
+        RunConfig.model_validate({**run_table, "pretrain": pretrain, "word_vectors": {}})
+
+
+def test_word_vectors_need_a_corpus(run_table: dict[str, Any]) -> None:
+    finetune = {**run_table["finetune"], "encoder": "there"}
+    table = {**run_table, "corpus": None, "finetune": finetune, "word_vectors": {}}
+    with pytest.raises(ValueError, match=r"\[word_vectors\] has no effect in a run without a"):
+        RunConfig.model_validate(table)
+
+
 def ranking_run(table: dict[str, Any], folder: Path, **negatives: Any) -> RunConfig:
     """A run with a reranker whose negatives are mined."""
     train = folder / "pairs.jsonl"

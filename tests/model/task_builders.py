@@ -95,7 +95,8 @@ def tokens_artifact(directory: Path, documents: Sequence[Sequence[int]]) -> Arti
     counts = np.bincount(np.concatenate(documents), minlength=TOKENIZER.size)
     entry = _put_table(directory, table, tokens_name("train", 0), statistics={"split": "train"})
     counted = put_json(str(directory), counts.tolist(), name="token_counts.json")
-    return commit(stage_table("tokens", directory), [entry, counted])
+    statistics = {"tokenizer_digest": TOKENIZER.digest, "vocabulary_size": TOKENIZER.size}
+    return commit(stage_table("tokens", directory), [entry, counted], statistics=statistics)
 
 
 def examples_artifact(

@@ -7,16 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, load_file
 from transformers import BertConfig, BertForPreTraining
 
 from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.runtime.program import Terminated
-from cloze.artifacts.stage import read_stage_table, write_stage_table
-from cloze.artifacts.store import Artifact, open_artifact
+from cloze.artifacts.stage import StageTable, read_stage_table, write_stage_table
+from cloze.artifacts.store import Artifact, commit, open_artifact, put_bytes
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS
 from cloze.model.config import PretrainStage, TrainingMachine
+from cloze.model.data.word_vectors import NAME as WORD_VECTORS_FILE
+from cloze.model.data.word_vectors import read_word_vectors
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.training.checkpoints import FaultHook, ParameterState
 from cloze.model.training.health import Deadline
@@ -27,7 +32,13 @@ from cloze.model.training.pretrain import (
     make_encoder,
 )
 from tests.model.training.rank_program import StruckDown, strike
-from tests.model.training.training_fixtures import examples_artifact, losses, stage_table
+from tests.model.training.training_fixtures import (
+    TOKENIZER,
+    WORDS,
+    examples_artifact,
+    losses,
+    stage_table,
+)
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -106,6 +117,81 @@ def test_intervals_of_the_machine_change_nothing(
     machine = {"checkpoint_every": 7, "log_every": 3, "keep_checkpoints": 1}
     found = run(stage_table(tmp_path, examples, machine=machine))
     assert found.digest == open_artifact(str(golden / "out")).digest
+
+
+def word_vectors_artifact(
+    directory: Path, *, width: int = 32, tokenizer_digest: str = TOKENIZER.digest
+) -> Artifact:
+    """Vectors of all word-pieces but the special ones, with a mean square of 1."""
+    vectors = np.random.default_rng(3).choice([-1.0, 1.0], (WORDS, width)).astype(np.float32)
+    vectors[: len(SPECIAL_TOKENS)] = 0.0
+    out = str(directory)
+    return commit(
+        StageTable(stage="word_vectors", format_version=1, config={}, output=out),
+        [put_bytes(out, save_arrays({"vectors": vectors}), name=WORD_VECTORS_FILE)],
+        statistics={"tokenizer_digest": tokenizer_digest},
+    )
+
+
+def weights_after(steps: int, table: Path) -> dict[str, torch.Tensor]:
+    """The parameters of a run when so many steps have been made, at a rate that is still 0."""
+    with pytest.raises(StruckDown):
+        run(table, site="before_step", step=steps, do="raise")
+    (kept,) = (table.parent / "out" / "checkpoints").glob(f"step-{steps:08}")
+    return load_file(kept / "master.safetensors")
+
+
+def test_training_begins_with_word_vectors_of_the_usual_deviation(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    vectors = word_vectors_artifact(tmp_path / "vectors")
+    found = []
+    for name, given in (("plain", None), ("static", vectors)):
+        directory = tmp_path / name
+        directory.mkdir()
+        # The rate of the first step is 0, so that it leaves the initial weights as they are.
+        machine = {"checkpoint_every": 1}
+        encoder = {"initializer_range": 0.05}
+        table = stage_table(
+            directory, examples, word_vectors=given, machine=machine, encoder=encoder
+        )
+        found.append(weights_after(1, table))
+    plain, static = found
+    words = "encoder.embeddings.word_embeddings.weight"
+    # 0.8796: what truncation at two sigma leaves of a standard deviation
+    expected = 0.05 * 0.8796 * torch.from_numpy(read_word_vectors(vectors))
+    special = len(SPECIAL_TOKENS)
+    torch.testing.assert_close(static[words][special:], expected[special:])
+    assert torch.equal(static[words][:special], plain[words][:special])
+    assert plain[words].std().item() == pytest.approx(static[words].std().item(), rel=0.05)
+    for name in plain.keys() - {words}:
+        assert torch.equal(plain[name], static[name]), name
+
+
+def test_a_run_with_word_vectors_ends_bit_for_bit_as_if_nothing_had_happened(
+    examples: Artifact, golden: Path, tmp_path: Path
+) -> None:
+    vectors = word_vectors_artifact(tmp_path / "vectors")
+    tables = []
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        tables.append(stage_table(tmp_path / name, examples, word_vectors=vectors))
+    whole = run(tables[0])
+    with pytest.raises(StruckDown):
+        run(tables[1], site="before_step", step=12, do="raise")
+    assert run(tables[1]).digest == whole.digest
+    assert whole.digest != open_artifact(str(golden / "out")).digest
+
+
+def test_word_vectors_of_another_vocabulary_or_width_are_refused(
+    examples: Artifact, tmp_path: Path
+) -> None:
+    narrow = word_vectors_artifact(tmp_path / "narrow", width=16)
+    with pytest.raises(UsageError, match=r"narrow: 16 numbers in a vector.*width is 32"):
+        run(stage_table(tmp_path, examples, word_vectors=narrow))
+    other = word_vectors_artifact(tmp_path / "other", tokenizer_digest="f" * 64)
+    with pytest.raises(UsageError, match=r"other: word vectors: its tokenizer is ffffffffffff"):
+        run(stage_table(tmp_path, examples, word_vectors=other))
 
 
 def test_milestones_are_the_encoders_of_their_steps_and_change_nothing(

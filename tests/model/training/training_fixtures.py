@@ -146,9 +146,11 @@ def stage_table(
     *,
     machine: dict[str, Any] | None = None,
     encoder: dict[str, Any] | None = None,
+    word_vectors: Artifact | None = None,
     **recipe: Any,
 ) -> Path:
     """The path of a stage table for pre-training on `examples` into `directory/out`."""
+    given = {"examples": examples, **({"word_vectors": word_vectors} if word_vectors else {})}
     optimizer = {"learning_rate": 2e-3, "warmup_steps": 5, **recipe.pop("optimizer", {})}
     config = {
         "seed": 7,
@@ -168,7 +170,10 @@ def stage_table(
         stage="pretrain",
         format_version=1,
         config=config,
-        inputs={"examples": InputRef(digest=examples.digest, path=examples.directory)},
+        inputs={
+            role: InputRef(digest=artifact.digest, path=artifact.directory)
+            for role, artifact in given.items()
+        },
         output=str(directory / "out"),
         machine={"threads": 1, "checkpoint_every": 5, "log_every": 5, **(machine or {})},
     )
