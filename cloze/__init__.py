@@ -166,7 +166,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     of the one before, are ranked by vectors,
     words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
     stemmer and stopwords, `graph` for millions of passages. The model `rerank`, a run with a task
-    `reranking` or a cross-encoder, orders the first `depth` of them anew:
+    `reranking` or a cross-encoder, adds half of its score to the first `depth`:
     `cloze.inference.searcher.How`.
     """
     from cloze.flows.workspace import writable_workspace

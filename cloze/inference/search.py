@@ -1,7 +1,7 @@
 """`cloze search`: the passages of a folder that best match a question; how often they are right.
 
 In:  a model, a folder of documents, and questions; with --evaluate, questions with right answers;
-     with --rerank, a second model, which orders the first passages anew.
+     with --rerank, a second model, which reads the first passages with the question.
 Out: for each question the best passages with file, line, score, and the ranking that found them;
      with --evaluate, how good the rankings are, and the questions for which the right passage is
      not among the first ten.
@@ -73,8 +73,8 @@ class RankedBy:
     How many of the nearest it finds is measured and logged. Needs the extra `index`."""
 
     rerank: str = ""
-    """Model that reads the first passages together with the question and orders them anew: a run
-    with a task of the kind `reranking`, or the folder of a cross-encoder."""
+    """Model that reads the first passages together with the question, and whose scores count beside
+    theirs: a run with a task of the kind `reranking`, or the folder of a cross-encoder."""
 
     depth: int = RERANKED
     """How many passages it reads for each question."""

@@ -35,7 +35,7 @@ from cloze.model.config import TrainingMachine
 from cloze.model.hugging_face.sentence_modules import QUERY
 from cloze.model.inference.load import Model
 from cloze.model.inference.ranks import ONE_PROCESS, load_over_ranks
-from cloze.model.retrieval.fusion import WEIGHT, Ranking, best_rows
+from cloze.model.retrieval.fusion import WEIGHT, Ranking, best_rows, reranked
 from cloze.model.retrieval.passage_index import (
     BATCH,
     PASSAGES,
@@ -80,8 +80,8 @@ class How:
     graph: bool = False
     """Compare with a graph of the vectors instead of all, for millions of them."""
     rerank: str = ""
-    """Model that reads the first passages together with the question, and orders them anew: a run
-    with a task `reranking`, its artifact, or a folder; empty: none."""
+    """Model that reads the first passages together with the question, and whose scores count beside
+    theirs: a run with a task `reranking`, its artifact, or a folder; empty: none."""
     depth: int = RERANKED
     """How many are the first."""
 
@@ -110,8 +110,8 @@ class FoundPassage(NamedTuple):
     """A passage found for a question."""
 
     score: float
-    """By which it is ranked: the cosine, the BM25 score, their sum in standard deviations, or the
-    score of a reranker."""
+    """By which it is ranked: the cosine, the BM25 score, or their sum in standard deviations, to
+    which half of a reranker's score is added."""
     file: str
     line: int | None
     text: str
@@ -135,8 +135,8 @@ class Ranked(NamedTuple):
     def over(self, scores_C: Vectors) -> Vectors:
         """[C] scores of the whole ranking, in which these passages come first, in this order."""
         found_C = scores_C.copy()
-        # A reranker's scores cannot be compared with those that found the passages, so only the
-        # order is kept: whatever was reranked stands above whatever was not.
+        # Scores with a reranker's cannot be compared with those without, so only the order is kept:
+        # whatever was reranked stands above whatever was not.
         found_C[self.places_D] = scores_C.max() + np.arange(len(self.places_D), 0, -1)
         return found_C
 
@@ -238,7 +238,8 @@ class Search:
         places_D = best_rows(ranked_C, self.how.depth)
         rows_D = places_D if scores.rows_C is None else scores.rows_C[places_D]
         texts = [self.passage(row).indexed for row in rows_D.tolist()]
-        scores_D = self._reranker.scores(scores.question, texts)
+        read_D = self._reranker.scores(scores.question, texts)
+        scores_D = reranked(ranked_C[places_D], read_D)
         order_D = np.argsort(-scores_D, kind="stable")
         return Ranked(places_D[order_D], scores_D[order_D], order_D + 1)
 

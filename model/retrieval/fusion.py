@@ -2,7 +2,7 @@
 
 In:  for one question the cosine and the BM25 score of passages, and how these scores are
      distributed over the collection.
-Out: scores of the ranking, and the best rows.
+Out: scores of the ranking, and the best rows; scores with those of a reranker.
 
 Both are standardised, so that they count in units of their own spread over the collection, and
 added with a weight (a convex combination, which beats reciprocal ranks: Bruch et al. 2023).
@@ -20,13 +20,16 @@ Ranking = Literal["hybrid", "vectors", "lexical"]
 WEIGHT = 0.65
 """Weight of the vectors, the rest is that of the words (benchmarks/results/search_quality.json)."""
 
+RERANKER_WEIGHT = 0.5
+"""Of a reranker's score beside that of the hybrid ranking (benchmarks/results/reranking.json)."""
+
 NOISE = 1e-6
 """Standard deviation of cosines that are equal but for rounding, which must not be scaled up."""
 
 PART, ROWS_OF_MAXIMUM = 1 << 16, 512
 """Scores processed at once, and scores of which only the best one is looked at first."""
 
-# N passages, K best rows
+# N passages, K best rows, D reranked ones
 
 
 class Spread(NamedTuple):
@@ -63,6 +66,14 @@ def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: fl
         if deviation > NOISE:
             total_N += np.float32(share / deviation) * (by[name] - np.float32(mean))
     return total_N
+
+
+def reranked(found_D: Scores, read_D: Scores) -> Scores:
+    """[D] the scores by which passages were found, and those of a reranker, together."""
+    # Neither replaces the other: words and vectors see the whole collection, the reranker how
+    # question and passage fit. Its scores are log-odds, and not standardised: one that has learned
+    # little tells passages apart by little, and so changes little.
+    return found_D + np.float32(RERANKER_WEIGHT) * read_D
 
 
 def best_rows(scores_N: Scores, count: int) -> npt.NDArray[np.int64]:
