@@ -245,6 +245,9 @@ def is_mark() -> Mask:
     return marks
 
 
+ASCII_TERM = re.compile(r"\w\w+", re.ASCII)
+
+
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """A word or ideograph, and a character of a script without spaces between words."""
@@ -283,10 +286,13 @@ def search_terms(text: str) -> list[str]:
     Words of two letters or more; in scripts without spaces between words, pairs of adjacent
     characters, or one that stands alone (as in Lucene's CJK analyser).
     """
+    lower = text.lower()
+    if lower.isascii():  # nearly all of most collections, and ten times as fast
+        return ASCII_TERM.findall(lower)
     found, single = _patterns()
     terms: list[str] = []
     last, last_end, run = "", -1, 0
-    for match in found.finditer(text.lower()):
+    for match in found.finditer(lower):
         term = match.group()
         if not single.match(term[0]):
             terms += [term] * (len(term) > 1)

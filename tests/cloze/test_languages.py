@@ -293,6 +293,11 @@ def test_search_without_an_encoder_compares_pairs_of_ideographs() -> None:
     assert search_terms("今天很好。A cat") == ["今天", "天很", "很好", "cat"]
     assert search_terms("हिन्दी भाषा") == ["हिन्दी", "भाषा"]
     assert search_terms("猫 и ПЁС") == ["猫", "пёс"]
+    # texts of ASCII alone, which take another way
+    everything = "".join(map(chr, range(128))) + " I'm 1st; a_b c-d e.f.g U.S.A. x 42 \t\x1c NEXT"
+    expected = search_terms(everything + " é")
+    assert search_terms(everything) == expected
+    assert expected[-4:] == ["1st", "a_b", "42", "next"]
 
 
 def test_sentences_are_joined_as_they_were() -> None:
