@@ -759,7 +759,7 @@ Benchmark = Literal["SQuAD 1.1", "SQuAD 2.0", "SWAG", "CoNLL-2003"]
 
 FIELDS_OF_ROWS = (
     *("name", "kind", "train", "dev", "dev_share", "test", "more", "columns", "test_columns"),
-    *("skip_short_rows", "weights", "train_examples", "collection"),
+    *("skip_short_rows", "skip_unlabelled_rows", "weights", "train_examples", "collection"),
 )
 """Fields of a task that say where its rows are."""
 
@@ -811,6 +811,10 @@ class TaskConfig(Config):
 
     skip_short_rows: bool = False
     """Drop and count rows with too few columns instead of rejecting the file (QQP has some)."""
+
+    skip_unlabelled_rows: bool = False
+    """Leave out and count rows of train and dev whose label is blank, as in a table of which a part
+    is labelled, instead of rejecting the file."""
 
     labels: tuple[str, ...] = ()
     """Labels in the order of the outputs; empty: those in the training data, sorted."""

@@ -172,7 +172,7 @@ def init(
     model = InitialModel(given, directory, initial) if initial else None
     # Not what this command or earlier runs have written there.
     ours = left_out(source, place.space(), *([str(output)] if output else []))
-    if task := labelled_files(find_files(source, ours)):
+    if task := labelled_files(find_files(source, ours), trains=bool(initial)):
         made = for_labels(task, name, encoder=initial)
     else:
         found = look(source, ours)

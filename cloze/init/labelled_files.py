@@ -42,10 +42,15 @@ LABEL_NAMES = (
     *("label", "labels", "class", "category", "categories", "topic", "topics"),
     *("target", "sentiment", "score", "gold"),
 )
+ALWAYS_LABELS = {"label", "labels", "class", "target", "sentiment"}
+"""Of these names, those that mean nothing else in a table of documents."""
+
 YES_OR_NO = {"0", "1", "yes", "no", "true", "false", "y", "n", "t", "f"}
 """Cells of a column that is a property of a row more often than its label."""
 
 MOST_LABELS = 50
+"""Of a column that is a label by nothing but its values."""
+
 MOST_BLANK = 0.1
 """Share of rows without a value up to which a column may be the label, unless its name says so."""
 
@@ -67,8 +72,8 @@ class LabelledFiles:
     """The file's column names by ours."""
     labels: dict[str, int]
     """Frequency of each label in the rows read."""
-    settings: dict[str, str | list[str]] = field(default_factory=dict)
-    """Further settings of the task if a text may have several labels."""
+    settings: dict[str, str | bool | list[str]] = field(default_factory=dict)
+    """Further settings of the task: of several labels a text, of rows without one."""
     notes: tuple[str, ...] = ()
     """What to check, one line each: other columns that could be the label, odd labels."""
     first_rows: int = 0
@@ -76,6 +81,9 @@ class LabelledFiles:
 
     rows: int | None = None
     """Training rows; None if there are more than were read."""
+
+    unlabelled: int = 0
+    """Rows that are left out, as they have no label, of those read."""
 
     @property
     def description(self) -> str:
@@ -86,8 +94,12 @@ class LabelledFiles:
         return f"{self.kind}, {columns or 'words and tags'}, labels{of}: {counts}"
 
 
-def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
-    """The task in `files`, or None if they are not labelled; a single file is training data."""
+def labelled_files(files: list[InputFile], *, trains: bool = False) -> LabelledFiles | None:
+    """The task in `files`, or None if they are not labelled; a single file is training data.
+
+    trains: whether an encoder is to be trained on them. A column named `label` without two labels
+    is then an error: as documents, the rows would train something else than was asked for.
+    """
     suffixes = {PurePath(file.path).suffix.lower() for file in files}
     if len(suffixes) != 1 or not suffixes <= {*DELIMITED, *CONLL}:
         return None
@@ -123,12 +135,14 @@ def labelled_files(files: list[InputFile]) -> LabelledFiles | None:
     records = [row for row in rows if row]
     if not is_whole:
         del records[-1:]  # cut off within a cell of several lines
-    found = _table(records, paths)
+    found = _table(records, paths, trains=trains)
     if found and is_whole and suffix == ".csv":
         _check_quoting(text, separator, paths["train"])
     count = len(records) - 1
     return found and replace(
-        found, first_rows=0 if is_whole else count, rows=count if is_whole else None
+        found,
+        first_rows=0 if is_whole else count,
+        rows=count - found.unlabelled if is_whole else None,
     )
 
 
@@ -155,7 +169,9 @@ def _sentences(text: str, paths: dict[str, str], *, is_whole: bool) -> LabelledF
     return LabelledFiles("tagging", paths, {}, dict(tags.most_common()), first_rows=first_rows)
 
 
-def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | None:
+def _table(
+    records: list[list[str]], paths: dict[str, str], *, trains: bool
+) -> LabelledFiles | None:
     """The label is a column with such a name, or the one with the fewest values; text the longest.
 
     A text has several labels if they share a cell, or if each has a column of 0 and 1.
@@ -179,12 +195,19 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
     marked = {name: column.count("1") for name, column in values.items() if {*column} == {"0", "1"}}
     if len(marked) > 1 and not named:
         columns = {"text_a": max(values, key=lambda name: sum(map(len, values[name])))}
-        own: dict[str, str | list[str]] = {"labels": [*marked]}
+        own: dict[str, str | bool | list[str]] = {"labels": [*marked]}
         return LabelledFiles("multi_label_classification", paths, columns, marked, own, notes)
+    unusable = {name: why for name in named if (why := _why_no_label(values[name]))}
+    for name, why in unusable.items():
+        if trains and name.lower() in ALWAYS_LABELS and len(_filled(values[name])) < 2:
+            raise UsageError(
+                f"{paths['train']}: {name} {why}, expected two labels or more; fill them in, or "
+                "rename the column to train on the texts alone"
+            )
+    notes += tuple(f"{name} {why}" for name, why in unusable.items())
     label, *others = _label_columns(values) or [""]
     if not label or len(values) < 2:  # dates, URLs, titles: nothing that recurs
-        constant = (f"{name} has one value only" for name in named if len({*values[name]}) < 2)
-        for reason in (*notes, *constant):
+        for reason in notes:
             say(f"init: {paths['train']}: not taken for a task's rows: {reason}")
         return None
     separator, labels = _separated(Counter(filter(_is_filled, values[label])))
@@ -197,12 +220,37 @@ def _table(records: list[list[str]], paths: dict[str, str]) -> LabelledFiles | N
     if separator:
         kind = "multi_label_classification"
     counts = {} if regression else dict(labels.most_common())
-    settings: dict[str, str | list[str]] = {"label_separator": separator} if separator else {}
+    settings: dict[str, str | bool | list[str]] = {}
+    if separator:
+        settings["label_separator"] = separator
+    # One blank cell in a labelled table is a mistake; many are rows that nobody has labelled yet.
+    blank = sum(not _is_filled(cell) for cell in values[label])
+    unlabelled = blank if blank > MOST_BLANK * len(values[label]) else 0
+    if unlabelled:
+        settings["skip_unlabelled_rows"] = True
     if others:
         listed = ", ".join(f"{name} ({len({*values[name]})} values)" for name in others)
         notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
     notes += tuple(odd_spellings(counts)) + tuple(_doubts(values[label], label, ragged))
-    return LabelledFiles(kind, paths, columns, counts, settings, notes)
+    return LabelledFiles(kind, paths, columns, counts, settings, notes, unlabelled=unlabelled)
+
+
+def _why_no_label(cells: list[str]) -> str:
+    """Why a column cannot be the label; empty if it can."""
+    found = _filled(cells)
+    if not found:
+        return "is blank in every row"
+    if len(found) == 1:
+        return f"has one value only, {next(iter(found))!r}"
+    if len(found) > _most_labels(len(cells)) and not _are_numbers(found):
+        return f"has {len(found):,} values in {len(cells):,} rows, too many for labels"
+    return ""
+
+
+def _most_labels(rows: int) -> int:
+    """Values that a column may have whose name says that it is the label."""
+    # Dozens of intents are few beside hundreds of rows; what hardly recurs is no label.
+    return max(MOST_LABELS, rows // 2)
 
 
 def _doubts(cells: list[str], label: str, ragged: int) -> Iterator[str]:
@@ -210,7 +258,9 @@ def _doubts(cells: list[str], label: str, ragged: int) -> Iterator[str]:
     if ragged:
         yield f"rows with more or fewer cells than the header, not counted here: {ragged:,}"
     if blank := sum(not _is_filled(cell) for cell in cells):
-        yield f"rows without a label, which training refuses: {blank:,}"
+        many = blank > MOST_BLANK * len(cells)
+        happens = "are left out" if many else "training refuses"
+        yield f"rows without a label, which {happens}: {blank:,}"
     if label in cells:
         yield f"the first line is taken for the columns' names, but {label!r} is also a label"
 
@@ -223,13 +273,14 @@ def _label_columns(values: dict[str, list[str]]) -> list[str]:
     """
     ranks: dict[str, tuple[int, int]] = {}
     for name, column in values.items():
-        found = {value.strip() for value in column if _is_filled(value)}
+        found = _filled(column)
         blank = sum(not _is_filled(value) for value in column) / len(column)
         words = re.split(r"[^a-z]+", name.lower())
         labels = len(_separated(Counter(column))[1])
         if len(found) < 2:
             continue
-        if name.lower() in LABEL_NAMES and (labels <= MOST_LABELS or _are_numbers(found)):
+        most = _most_labels(len(column))
+        if name.lower() in LABEL_NAMES and (labels <= most or _are_numbers(found)):
             ranks[name] = 0, len(found)
         elif labels <= min(MOST_LABELS, len(column) / 2) and blank <= MOST_BLANK:
             is_flag = {value.lower() for value in found} <= YES_OR_NO
@@ -254,6 +305,11 @@ def _text_columns(values: dict[str, list[str]], label: str) -> tuple[dict[str, s
 
 def _is_filled(cell: str) -> bool:
     return bool(cell.strip())
+
+
+def _filled(cells: list[str]) -> set[str]:
+    """The values of a column that are not blank."""
+    return {cell.strip() for cell in cells if _is_filled(cell)}
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:

@@ -112,9 +112,16 @@ def load_tables(
         name = family.label_column
         if not table.has(name):
             raise UsageError(
-                f"{table.path}: no column {name}, which training and development data need; "
-                f'name the right one: columns.{name} = "..."'
+                f"{table.path}: no column {name}, which training and development data need, or it "
+                f'is blank in every row; name the right one: columns.{name} = "..."'
             )
+    if config.skip_unlabelled_rows:
+        tables |= {
+            split: labelled_rows(tables[split], family.label_column)
+            for split in ("train", "dev")
+            if split in tables
+        }
+    for table in (tables[split] for split in ("train", "dev") if split in tables):
         # GLUE's own files have a few blank texts (QQP), which count as examples.
         _refuse_blanks(table, () if config.glue else family.required)
     for table in tables.values():
@@ -151,19 +158,32 @@ def mined_tables(config: TaskConfig, mined: Artifact) -> dict[str, TaskTable]:
     return {split: table.remarked(*remarks.get(split, ())) for split, table in found.items()}
 
 
+def labelled_rows(table: TaskTable, name: str) -> TaskTable:
+    """The rows with a label, in the column `name`: at least one, or the table would not have it."""
+    rows = [row for row, label in enumerate(table.columns[name]) if not is_missing(label)]
+    left = len(table) - len(rows)
+    if not left:
+        return table
+    remark = f"{left:,} of {len(table):,} rows of {table.path} have no label and are left out"
+    return replace(table.take(rows), remarks=(*table.remarks, remark))
+
+
 def without_rows(table: TaskTable, path: str) -> TaskTable:
     """The training rows without those to which the file `path` gives weight 0."""
     listed = read_table(path, Wanted(required=("row", "weight"), optional=("text",)))
     dropped: set[int] = set()
+    # The file names rows by their place in the training file, of which some may be left out.
+    places = {table.number(row): row for row in range(len(table))}
     for place, (row, weight) in enumerate(
         zip(listed.columns["row"], listed.columns["weight"], strict=True)
     ):
         where, number = listed.place(place), str(row).strip()
-        if not number.isdigit() or not 1 <= int(number) <= len(table):
+        index = places.get(int(number) - 1) if number.isdigit() else None
+        if index is None:
             raise UsageError(
-                f"{where}: row is {row!r}, expected a row of {table.path}, 1 to {len(table):,}"
+                f"{where}: row is {row!r}, expected a row of {table.path}, 1 to "
+                f"{max(places) + 1:,}, with a label"
             )
-        index = int(number) - 1
         shown = " | ".join(
             str(table.columns[name][index]) for name in ("text_a", "text_b") if table.has(name)
         )

@@ -57,9 +57,10 @@ def label_errors(problem: Problem, split: str, rows: HeldOutRows) -> tuple[Label
     """
     if not rows.exclusive or len(problem.labels) < 2:
         return ()
+    table = problem.table(split)
     found = [
         LabelError(
-            row=one.row + 1,
+            row=table.number(one.row) + 1,
             text=problem.shown(split, one.row),
             given=problem.labels[rows.targets[one.row]],
             proposed=problem.labels[one.proposed],
@@ -74,7 +75,7 @@ def label_errors(problem: Problem, split: str, rows: HeldOutRows) -> tuple[Label
     # listed already are not repeated.
     found += [
         LabelError(
-            row=row + 1,
+            row=table.number(row) + 1,
             text=texts[row],
             given=given[row],
             proposed=problem.labels[int(shares[row].argmax())],
@@ -83,7 +84,7 @@ def label_errors(problem: Problem, split: str, rows: HeldOutRows) -> tuple[Label
         )
         for group in contradictions(texts, given)
         for row in group
-        if row + 1 not in named
+        if row not in named
     ]
     return tuple(found)
 

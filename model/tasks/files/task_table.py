@@ -50,6 +50,9 @@ class TaskTable:
     lines: Sequence[int] = ()
     """Line of each row; empty if the file has no lines (Parquet), then rows are numbered."""
 
+    numbers: Sequence[int] = ()
+    """Of each row, which one of the file it is, from 0; empty if these are all of its rows."""
+
     whole: "TaskTable | None" = None
     """The table that this one was sampled from, for its set of labels; None: not a sample."""
 
@@ -69,6 +72,10 @@ class TaskTable:
         """Location of `row` for a message: path and line, or path and row."""
         line = self.lines[row] if self.lines else row + 1
         return f"{self.path}:{line}"
+
+    def number(self, row: int) -> int:
+        """Which row of the file `row` is, from 0."""
+        return self.numbers[row] if self.numbers else row
 
     def has(self, name: str) -> bool:
         """Whether there is such a column."""
@@ -100,6 +107,7 @@ class TaskTable:
             {name: [values[row] for row in rows] for name, values in self.columns.items()},
             # rows are numbered from 1 in a file without lines
             tuple(self.lines[row] if self.lines else row + 1 for row in rows),
+            tuple(self.number(row) for row in rows),
             class_names=self.class_names,
         )
 

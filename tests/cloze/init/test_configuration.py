@@ -501,15 +501,56 @@ def test_what_is_odd_about_a_table_is_said(
     [
         ("label,text,label\n" + "x,some text,y\n" * 9, "columns that share the name 'label'"),
         ("text,label\n" + "some text,x\n" * 9, "label has one value only"),
+        ("text,label\n" + "some text,\n" * 9, "label is blank in every row"),
+        (
+            "text,label\n" + "".join(f"some text,title {n}\n" for n in range(90)),
+            "label has 90 values in 90 rows, too many for labels",
+        ),
         ("text|label\n" + "some text|x\nmore|y\n" * 9, "a table by its name, but neither commas"),
     ],
-    ids=["same names", "one label", "other separator"],
+    ids=["same names", "one label", "no label", "titles", "other separator"],
 )
 def test_a_table_that_is_not_taken_for_a_task_is_told_why(
     cloze: Callable[..., Any], folder: Path, content: str, told: str
 ) -> None:
     (folder / "table.csv").write_text(content)
     assert told in cloze("init", "table.csv").stderr
+
+
+@pytest.mark.parametrize(("label", "told"), [("x", "has one value only, 'x'"), ("", "is blank")])
+def test_an_encoder_is_not_trained_on_the_texts_of_a_table_whose_label_says_nothing(
+    cloze: Callable[..., Any], folder: Path, label: str, told: str
+) -> None:
+    write_model(folder / "encoder")
+    rows = "".join(f"some text,{label},{number % 2}\n" for number in range(9))
+    (folder / "table.csv").write_text("text,label,long\n" + rows)
+    done = cloze("init", "table.csv", "--from", "encoder", "--output", "task.toml")
+    assert done.returncode == 2
+    assert f"table.csv: label {told}" in done.stderr
+    assert not (folder / "task.toml").exists()
+
+
+def test_dozens_of_labels_are_labels_where_they_recur(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    rows = "".join(f"some text {number},intent {number % 77}\n" for number in range(8 * 77))
+    (folder / "table.csv").write_text("text,label\n" + rows)
+    assert cloze("init", "table.csv", "--output", "task.toml").returncode == 0
+    (task,) = read_toml(folder / "task.toml")["finetune"]["tasks"]
+    assert (task["kind"], task["columns"]["label"]) == ("classification", "label")
+
+
+def test_rows_that_nobody_has_labelled_yet_are_left_out_by_the_configuration(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    labels = [*("good", "bad") * 10, *[""] * 2000]
+    rows = "".join(f"some text {number},{label}\n" for number, label in enumerate(labels))
+    (folder / "table.csv").write_text("text,label\n" + rows)
+    done = cloze("init", "table.csv", "--output", "task.toml")
+    assert "rows without a label, which are left out: 2,000" in done.stdout
+    settings = read_toml(folder / "task.toml")["finetune"]
+    assert settings["tasks"][0]["skip_unlabelled_rows"] is True
+    assert "choose" in settings  # twenty labels are few
 
 
 def test_a_quoting_that_training_refuses_is_refused_by_init(

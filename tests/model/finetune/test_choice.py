@@ -367,6 +367,33 @@ def test_planted_label_errors_are_listed_and_left_out_by_weights(
     assert trial_of(again).dev["accuracy"] >= trial_of(artifact).dev["accuracy"]
 
 
+def test_rows_without_a_label_are_left_out_and_wrong_labels_have_the_rows_of_the_file(
+    encoder: Artifact, tmp_path: Path
+) -> None:
+    labelled = rows(40)
+    for row in (4, 9, 21, 30):
+        labelled[row]["label"] = "pos" if labelled[row]["label"] == "neg" else "neg"
+    # Every row with a label is followed by two without.
+    train = [{**row, "label": label} for row in labelled for label in (row["label"], None, "")]
+    only = {"choose": {"approaches": ["linear"], "shares": []}, "skip_unlabelled_rows": True}
+    artifact = run(tmp_path / "first", encoder, train, **only)
+    (task,) = Trials.model_validate(artifact.read_json("trials.json")).tasks
+    assert task.examples["train"] == 40
+    assert any("80 of 120 rows of" in n and "have no label and are left" in n for n in task.notes)
+    weights = tmp_path / "weights.csv"
+    weights.write_bytes(artifact.read_bytes("label_errors/t.csv"))
+    listed = list(csv.DictReader(io.StringIO(weights.read_text())))
+    assert {int(one["row"]) % 3 for one in listed} == {1}
+    found = {int(one["row"]) - 1 for one in listed if one["weight"] == "0"}
+    assert len(found & {12, 27, 63, 90}) >= 3
+    again = run(tmp_path / "again", encoder, train, weights=str(weights), **only)
+    (task,) = Trials.model_validate(again.read_json("trials.json")).tasks
+    assert task.examples["train"] == 40 - len(found)
+    weights.write_text("row,weight\n2,0\n")
+    with pytest.raises(UsageError, match=r"row is '2', expected a row of .*, 1 to 118, with a lab"):
+        run(tmp_path / "blank", encoder, train, weights=str(weights), **only)
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
