@@ -25,7 +25,7 @@ from benchmarks.measuring import Arguments, Figures, machine, write_result
 from cloze.flows.config import RunConfig
 
 WITHOUT_PRETRAINING = ("corpus", "cleaning", "quality", "dedup", "vocabulary", "examples")
-OF_AN_ENCODER = ("encoder", "pretrain", "evaluate")
+OF_AN_ENCODER = ("encoder", "word_vectors", "pretrain", "evaluate")
 
 
 def point_of(run: RunConfig, encoder: str, *, name: str) -> RunConfig:
