@@ -440,11 +440,10 @@ class RunConfig(RecordedConfig):
                     'pretrain.objective = "next_token" needs unmasked text: set '
                     "examples.masking.mask_share = 0 and random_share = 0"
                 )
-        if self.word_vectors and (recipe.init or recipe.continue_from):
-            place = "init" if recipe.init else "continue_from"
+        if self.word_vectors and recipe.init:
             raise ValueError(
-                f"[word_vectors] replaces random word embeddings, but pretrain.{place} brings "
-                "trained ones; leave out one of them"
+                "[word_vectors] replaces random word embeddings, but pretrain.init brings trained "
+                "ones; leave out one of them"
             )
         if encoder.layer_type == "lstm" and self.finetune.tasks and self.finetune.fine_tuning:
             raise ValueError(

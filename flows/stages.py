@@ -216,11 +216,12 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         stages.append(Stage(config, inputs=filters, external={**documents, **evaluation}))
     vocabulary = {"vocabulary.path": run.vocabulary.path}
     recipe = run.mixed_recipe
-    if recipe.continue_from:  # the finished run has already used the initial encoder
-        recipe = recipe.model_copy(update={"init": ""})
+    begins_with = run.word_vectors
+    if recipe.continue_from:  # the finished run has already used what it began with
+        recipe, begins_with = recipe.model_copy(update={"init": ""}), None
     vectors = []
-    if run.word_vectors:
-        static = WordVectorsStage(width=run.encoder.hidden_size, word_vectors=run.word_vectors)
+    if begins_with:
+        static = WordVectorsStage(width=run.encoder.hidden_size, word_vectors=begins_with)
         vectors.append(Stage(static, inputs={"tokens": "tokens"}))
     made = {stage.name: stage.name for stage in vectors}
     return [
