@@ -21,6 +21,7 @@ from cloze.flows.workspace import (
     read_record,
     run_artifact,
 )
+from cloze.model.task_families import TASK_FAMILIES
 
 TASK_KIND = re.compile(r"finetune\.tasks\.\d+\.kind")
 """The fields of a configuration with the kinds of its tasks."""
@@ -63,9 +64,10 @@ def vectors_directory(name: str, workspace: Workspace) -> str:
         # As it is written: another version's record need not be one of this version's, and the
         # classes of a run's configuration take longer to import than this to read.
         settings = flat(record.config)
-        kinds = {kind for place, kind in settings.items() if TASK_KIND.fullmatch(place)}
+        kinds = (str(kind) for place, kind in settings.items() if TASK_KIND.fullmatch(place))
+        families = filter(None, map(TASK_FAMILIES.get, kinds))
         saved = "finetune" in record.stages and settings.get("finetune.save") != "none"
-        if "retrieval" in kinds and saved:
+        if saved and any(family.compares_vectors for family in families):
             return run_artifact(workspace, name, stage="finetune").directory
     return model_directory(name, workspace)
 

@@ -15,7 +15,6 @@ from cloze.artifacts.errors import UsageError
 from cloze.flows.launchers.kubernetes import KubernetesConfig
 from cloze.flows.launchers.slurm import SlurmConfig
 from cloze.model.config import (
-    RANKING_KINDS,
     Benchmark,
     DistillConfig,
     EncoderConfig,
@@ -30,6 +29,7 @@ from cloze.model.config import (
     check_mixture,
 )
 from cloze.model.hardware import FP8_MULTIPLE, cpu_precision, has_gpu, machine_precision
+from cloze.model.task_families import RANKING_KINDS
 from cloze.pipeline.config.settings import (
     PACKAGE_READERS,
     CleaningConfig,
@@ -397,7 +397,7 @@ class RunConfig(RecordedConfig):
 
     @model_validator(mode="after")
     def _negatives_have_tasks(self) -> "RunConfig":
-        if self.negatives and all(task.kind not in RANKING_KINDS for task in self.finetune.tasks):
+        if self.negatives and not any(task.family.ranks for task in self.finetune.tasks):
             raise ValueError(
                 f"[negatives] mines passages for tasks of the kind {' or '.join(RANKING_KINDS)}, "
                 "and there is none; add one, or remove the table"

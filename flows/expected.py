@@ -45,7 +45,6 @@ from cloze.flows.forecast import (
 from cloze.flows.workspace import Workspace, find_record, list_runs
 from cloze.model.config import (
     MOST_COUNTED_TOKENS,
-    RANKING_KINDS,
     SIZE_NAMES,
     EncoderConfig,
     TaskConfig,
@@ -409,7 +408,7 @@ class Work:
         """Forward passes over the queries and passages whose negatives are mined."""
         flops = 0.0
         for task in self.run.finetune.tasks if self.run.negatives else ():
-            if task.kind in RANKING_KINDS:
+            if task.family.ranks:
                 examples, tokens = self._labelled(task)
                 flops += examples * self._flops_of(tokens) / 3
         return flops
@@ -462,7 +461,7 @@ class Work:
         for task in config.tasks:
             examples, tokens = self._labelled(task)
             one = self._flops_of(tokens)
-            if task.kind == "reranking":  # one sequence for each candidate
+            if task.family.reranks:  # one sequence for each candidate
                 one *= 1 + task.reranking.negatives
             trials = len(config.seeds) * len(config.initialisations)
             recipes = [(task.epochs, task.batch_size)] * trials
@@ -476,7 +475,7 @@ class Work:
 
     def _ranked_flops(self, task: TaskConfig) -> float:
         """Forward passes of a trial over a whole collection, once for each held-out file."""
-        if task.kind != "retrieval":
+        if not (task.family.ranks and task.family.compares_vectors):
             return 0.0
         passages, tokens = _lines_and_tokens(task.collection.passages)
         held_out = sum(map(bool, (task.dev, task.test, *task.more.values())))
@@ -494,13 +493,13 @@ class Work:
         if path and path.is_file():
             with open(path, "rb") as lines:
                 blank = [not line.strip() for line in lines]
-            examples = sum(blank) if task.kind == "tagging" and any(blank) else len(blank)
+            examples = sum(blank) if task.family.parts and any(blank) else len(blank)
             text = WORD_PIECES_PER_BYTE * path.stat().st_size / max(examples, 1)
             if task.collection.passages:  # the rows hold ids
                 files = (task.collection.passages, task.collection.queries)
                 text = sum(_lines_and_tokens(file)[1] for file in files)
             tokens = min(text + SPECIAL_TOKENS, task.max_seq_length)
-        elif self.run.labels and task.kind == "tagging":
+        elif self.run.labels and task.family.parts:
             examples = self.run.labels.tagging_train_sentences
             tokens = min(TAGGED_TOKENS, task.max_seq_length)
         elif self.run.pairs and not task.train:

@@ -22,7 +22,6 @@ from cloze.flows.config import ReportStage, RunConfig
 from cloze.flows.external_inputs import Content, Digests, ExternalInput, given
 from cloze.model.config import (
     DATASETS_PREFIX,
-    RANKING_KINDS,
     DistillConfig,
     DistillStage,
     EvaluateStage,
@@ -407,7 +406,7 @@ def _words_of_pairs(run: RunConfig) -> Stage:
 
 def _mining(run: RunConfig, config: NegativesConfig, inputs: Mapping[str, str]) -> Stage:
     """The stage that mines negatives for the rows of some tasks; `inputs` as of fine-tuning."""
-    tasks = tuple(task.rows for task in run.finetune.tasks if task.kind in RANKING_KINDS)
+    tasks = tuple(task.rows for task in run.finetune.tasks if task.family.ranks)
     # The configuration says how to mine; which encoder it was is one of the inputs.
     mining = config.model_copy(update={"encoder": ""})
     external = {

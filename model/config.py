@@ -20,6 +20,7 @@ from cloze.artifacts.config import Config, StageConfig, among
 from cloze.artifacts.errors import UsageError
 from cloze.model.glue import GLUE, task_fields
 from cloze.model.hardware import machine_precision
+from cloze.model.task_families import RANKING_KINDS, TASK_FAMILIES, TaskFamily
 
 Precision = Literal["auto", "bf16", "fp32"]
 """`auto` is resolved for the device that trains when a run is planned (`MachineConfig.precision`),
@@ -632,30 +633,11 @@ class WordVectorsConfig(Config):
     """Word-pieces to each side of one that count as its neighbours."""
 
 
-FAMILIES = {
-    "classification": "cloze.model.tasks.classification:Classification",
-    "pair_classification": "cloze.model.tasks.classification:PairClassification",
-    "multi_label_classification": "cloze.model.tasks.classification:MultiLabel",
-    "regression": "cloze.model.tasks.classification:Regression",
-    "tagging": "cloze.model.tasks.tagging:Tagging",
-    "span": "cloze.model.tasks.span:Spans",
-    "multiple_choice": "cloze.model.tasks.multiple_choice:MultipleChoice",
-    "retrieval": "cloze.model.tasks.retrieval:Retrieval",
-    "reranking": "cloze.model.tasks.reranking:Reranking",
-}
-"""The families of tasks by their `kind` in a configuration: `module:name`, imported on first use.
-To add one, write a subclass of `Problem` (model/tasks/base.py) in a module of its own and name it
-here."""
-
 TaskKind = Annotated[
-    str, AfterValidator(among(FAMILIES)), WithJsonSchema({"type": "string", "enum": [*FAMILIES]})
+    str,
+    AfterValidator(among(TASK_FAMILIES)),
+    WithJsonSchema({"type": "string", "enum": [*TASK_FAMILIES]}),
 ]
-
-RANKING_KINDS = ("retrieval", "reranking")
-"""Families whose rows are queries with their passages."""
-
-MULTI_LABEL_METRICS = ("f1_micro", "f1_macro", "accuracy")
-"""Metrics defined for multi-label tasks; accuracy requires all labels of a text to be correct."""
 
 
 class SpanConfig(Config):
@@ -876,6 +858,11 @@ class TaskConfig(Config):
         """The task with only those settings that say where its rows are."""
         return TaskConfig.model_validate(self.model_dump(include={*FIELDS_OF_ROWS}))
 
+    @property
+    def family(self) -> TaskFamily:
+        """What is known of the task by its kind."""
+        return TASK_FAMILIES[self.kind]
+
     def check_positions(self, positions: int) -> None:
         """Refuse an encoder with fewer `positions` than the longest sequence has tokens."""
         if self.max_seq_length > positions:
@@ -886,10 +873,10 @@ class TaskConfig(Config):
 
     @model_validator(mode="after")
     def _suits_its_kind(self) -> "TaskConfig":
-        # all classification families have the word in their names
-        if self.class_weights != "none" and "classification" not in self.kind:
+        family = self.family
+        if self.class_weights != "none" and not family.weighs_classes:
             raise ValueError(f"class_weights applies to classification tasks, not to {self.kind}")
-        if self.collection.passages and self.kind not in RANKING_KINDS:
+        if self.collection.passages and not family.ranks:
             raise ValueError(
                 f"collection applies to {' and '.join(RANKING_KINDS)} tasks, not to {self.kind}"
             )
@@ -898,13 +885,12 @@ class TaskConfig(Config):
                 f"thresholds: {len(self.thresholds)} for {len(self.labels)} labels; give one for "
                 "each of labels = [...], in their order"
             )
-        if self.kind == "multi_label_classification":
-            other = [name for name in self.metrics if name not in MULTI_LABEL_METRICS]
-            if other:
-                raise ValueError(
-                    f"metrics: {', '.join(other)} not defined for {self.kind}; expected some of "
-                    f"{', '.join(MULTI_LABEL_METRICS)}"
-                )
+        other = [name for name in self.metrics if name not in family.metrics]
+        if family.metrics and other:
+            raise ValueError(
+                f"metrics: {', '.join(other)} not defined for {self.kind}; expected some of "
+                f"{', '.join(family.metrics)}"
+            )
         return self
 
     @model_validator(mode="before")
@@ -1076,8 +1062,7 @@ class FinetuneConfig(Config):
 
     def choice_for(self, task: TaskConfig) -> ChoiceConfig | None:
         """How to choose the task's approach; None if it is trained as configured."""
-        chosen = task.kind == "regression" or task.kind.endswith("classification")
-        return self.choose if chosen else None
+        return self.choose if task.family.is_chosen else None
 
     @field_validator("tasks")
     @classmethod
@@ -1107,7 +1092,7 @@ class FinetuneConfig(Config):
             )
         # Vectors are compared as they leave the encoder, without a head that another kind of trial
         # could replace.
-        vectors = [task.name for task in self.tasks if task.kind == "retrieval"]
+        vectors = [task.name for task in self.tasks if task.family.compares_vectors]
         if vectors and (self.bilstm or self.features or not self.fine_tuning):
             raise ValueError(
                 f"task {vectors[0]} trains the encoder's own vectors; leave out finetune.bilstm, "

@@ -30,7 +30,7 @@ UNPICKLING = {
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 CONFIGS = {
     *("cloze.pipeline.config.settings", "cloze.pipeline.config.formats"),
-    *("cloze.model.config", "cloze.flows.config"),
+    *("cloze.model.config", "cloze.model.task_families", "cloze.flows.config"),
 }
 
 ALLOWED = {

@@ -78,7 +78,7 @@ def scores(
     problem = load_problem(config, None, tables)
     train, dev = (features(tables[split], tokenizer, vectors, usual) for split in ("train", "dev"))
     labels = tables["train"].columns["label"]
-    if config.kind == "regression":
+    if problem.predicts == "number":
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 11)))
         predicted = model.fit(train, [float(str(y)) for y in labels]).predict(dev).tolist()
     else:

@@ -92,7 +92,7 @@ def our_trainer(
     recipe = Recipe(config=shared, task=task, seed=seed)
     encoder = initial.encoder(pretrained=True, seed=0, used_ids=problem.used_ids)
     torch.manual_seed(recipe.seed_for("head"))
-    retrieves = task.kind == "retrieval"
+    retrieves = problem.reads == "vectors"
     model = SentenceModel(encoder) if retrieves else TaskModel(encoder, outputs=problem.outputs)
     return TrialTrainer(problem, FineTuning(problem, model, precision=precision), recipe)
 

@@ -33,6 +33,7 @@ from cloze.init.corpus_samples import TABLES, Look, language, look
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import DELIMITED, LabelledFiles, labelled_files
 from cloze.init.language_rules import language_rules
+from cloze.model.task_families import TASK_FAMILIES
 from cloze.named import lasting_name, model_directory
 from cloze.options import PLACE, Place
 
@@ -368,7 +369,8 @@ def continuation(
 def task_configuration(task: LabelledFiles, name: str, *, encoder: str) -> str:
     """The configuration of a run that fine-tunes `encoder` on labelled files."""
     table = {"name": name, "kind": task.kind, **task.paths, **task.settings}
-    chooses = task.kind != "tagging" and task.rows is not None and task.rows <= FEW_ROWS
+    chosen = TASK_FAMILIES[task.kind].is_chosen
+    chooses = chosen and task.rows is not None and task.rows <= FEW_ROWS
     settings = FEW_LABELS if chooses else FINETUNE
     columns = f"\n[finetune.tasks.columns]\n{tomli_w.dumps(task.columns)}" if task.columns else ""
     return (

@@ -33,9 +33,6 @@ from cloze.model.tasks.ranking import RankingTexts
 BATCHES = ((1, 16), (32, 64))
 """Texts, and tokens of each: a question somebody types, and passages that are indexed."""
 
-NUMBERS = ("regression", "reranking")
-"""Families whose predictions are numbers."""
-
 ROUNDS = 9
 """Of each model in turn, so that what else the machine does slows down both."""
 
@@ -92,7 +89,7 @@ def answers_kept(
         answers, _ = answers_of(one.model.cpu(), problem, every)
         logits[name] = answers
         predicted[name] = problem.predictions(SPLIT, answers)
-    if teacher.saved.task.kind in NUMBERS:
+    if problem.predicts in ("number", "ranking"):
         old, new = logits["teacher"], logits["student"]
         kept = 1.0 - float(np.mean((new - old) ** 2) / max(float(old.var()), 1e-9))
     else:

@@ -25,7 +25,7 @@ from cloze.model.finetune.sentence_heads import approaches_for
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.features import Places
 from cloze.model.tasks.files.task_table import TaskTable
-from cloze.model.tasks.problems import load_problem
+from cloze.model.tasks.problems import family_of, load_problem
 
 MOST_OF_ONE_CLASS = 0.8
 """With a larger share of the rows in one class, accuracy says little about the others."""
@@ -214,13 +214,14 @@ def preferred(candidates: Sequence[Candidate], best: Candidate) -> int:
 
 def with_headline(task: TaskConfig, train: TaskTable) -> TaskConfig:
     """The task with metrics that small classes count in, if one class has most of the rows."""
-    if task.metrics or not task.kind.endswith("classification") or task.kind.startswith("multi"):
+    uneven = family_of(task.kind).uneven_metrics
+    if task.metrics or not uneven:
         return task
     labels = [str(label) for label in train.columns["label"]]
     largest = max(map(labels.count, set(labels)))
     if largest <= MOST_OF_ONE_CLASS * len(labels):
         return task
-    return task.model_copy(update={"metrics": ("f1_macro", "balanced_accuracy", "accuracy")})
+    return task.model_copy(update={"metrics": uneven})
 
 
 def more_passes(task: TaskConfig, rows: int, config: ChoiceConfig) -> TaskConfig:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -146,11 +147,12 @@ class Contrast(Classification):
 
     joint: ClassVar[bool] = True
 
-    def __init__(self, problem: Classification) -> None:
+    def __init__(self, problem: Problem) -> None:
         """Its texts are not read again."""
         # A view with another loss: reading and encoding again would double the time of small tasks.
         self.__dict__.update(problem.__dict__)
         self.sequences = {"train": problem.sequences["train"]}
+        self._targets = {"train": problem.targets("train", np.arange(problem.units("train")))}
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Summed over rows: -log of the share of their class among all others, by similarity."""
@@ -177,7 +179,7 @@ class Contrast(Classification):
 
 
 def tuned_by_contrast(
-    problem: Classification, frozen: FrozenLayers, recipe: Recipe, world: World
+    problem: Problem, frozen: FrozenLayers, recipe: Recipe, world: World
 ) -> tuple[Encoder, Callable[[str], Vectors]]:
     """An encoder for which the training texts of a class are close; the vectors of a split."""
     view, approach = Contrast(problem), UpperTuning(problem, frozen)

@@ -32,7 +32,7 @@ def confusion(problem: Problem, split: str, predictions: Sequence[Prediction]) -
 
     None if there are many labels or none, or if an example may have several.
     """
-    if not problem.exclusive or not 2 <= len(problem.labels) <= MOST_LABELS:
+    if problem.predicts == "labels" or not 2 <= len(problem.labels) <= MOST_LABELS:
         return None
     number = {label: index for index, label in enumerate(problem.labels)}
     gold, predicted = (

@@ -372,7 +372,7 @@ def prepared_task(
 ) -> tuple[Problem, TaskRecord]:
     """The task with its vocabulary pruned, and a record of its data and baselines."""
     task.check_positions(initial.config.max_position_embeddings)
-    if task.kind == "retrieval":
+    if task.family.compares_vectors:
         task = with_prompts(task, initial)
     scored = tables  # by the baselines, which are not cross-validated
     if choice is not None:
@@ -391,7 +391,7 @@ def prepared_task(
         truncated=sum(sequences.truncated for sequences in problem.sequences.values()),
         notes=(
             *(remark for table in tables.values() for remark in table.remarks),
-            *data_notes(tables, classes=task.kind != "regression"),
+            *data_notes(tables, classes=problem.predicts != "number"),
             *problem.notes,
             *(
                 ("the encoder has no pooler, which classifiers read: it starts at random",)

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from cloze.model.config import ApproachName
 from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
@@ -25,7 +26,6 @@ from cloze.model.encoder.precision import computed_in
 from cloze.model.finetune.approaches import FineTuning
 from cloze.model.finetune.trainer import Advance, TrialResult, trial_result
 from cloze.model.tasks.base import Problem
-from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.features import Sequences, batches_by_length, tokens_at_once
 
 # N rows, H width of a vector, L outputs
@@ -173,7 +173,7 @@ def _class_means(problem: Problem, vectors: Vectors, targets: NDArray[np.generic
 
 def _penalty(problem: Problem, vectors: Vectors, targets: NDArray[np.generic]) -> float:
     """The inverse penalty for these vectors: chosen if each text has one label."""
-    if not (problem.labels and problem.exclusive):
+    if problem.predicts != "label" or problem.outputs != len(problem.labels):
         return INVERSE_PENALTY
     return inverse_penalty(vectors, targets, partial(_logistic, problem))
 
@@ -195,12 +195,14 @@ def _regression(
     problem: Problem, vectors: Vectors, targets: NDArray[np.generic], penalty: float
 ) -> Fitted:
     """Logistic regression of each label, or of all; ridge regression of numbers."""
-    if not problem.labels:
+    if problem.predicts == "number":
         import sklearn.linear_model
 
         ridge = sklearn.linear_model.Ridge(alpha=1 / penalty).fit(vectors, targets)
         return ridge.coef_[None], np.array([ridge.intercept_])
-    if problem.exclusive:
+    if problem.predicts == "label" and problem.outputs != len(problem.labels):
+        return _by_its_loss(problem, vectors, targets, penalty)
+    if problem.predicts == "label":
         seen = np.unique(targets)
         weight, bias = _logistic(problem, vectors, targets, penalty)
         # One row of weights, w, says how much likelier the second label is. As two logits, -w/2 and
@@ -218,6 +220,30 @@ def _regression(
             weight, bias = _logistic(problem, vectors, answers, penalty)
             weights[label], biases[label] = weight[0], bias[0]
     return weights, biases
+
+
+def _by_its_loss(
+    problem: Problem, vectors: Vectors, targets: NDArray[np.generic], penalty: float
+) -> Fitted:
+    """The head where the family's own loss and the penalty are smallest, as `start_head` binds."""
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs, answers = torch.tensor(vectors).double(), torch.tensor(targets)
+        head = nn.Linear(inputs.shape[1], problem.outputs, dtype=torch.float64)
+        nn.init.zeros_(head.weight)
+        problem.start_head(head)
+        solver = torch.optim.LBFGS(head.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            solver.zero_grad()
+            # The same penalty as scikit-learn's, whose loss is a sum over rows as well.
+            found = problem.loss(head(inputs), answers) + (head.weight**2).sum() / (2 * penalty)
+            torch.autograd.backward(found)
+            return found
+
+        solve: Callable[[Callable[[], Tensor]], object] = solver.step
+        solve(loss)
+    weight, bias = (one.detach().numpy() for one in (head.weight, head.bias))
+    return weight, bias
 
 
 def inverse_penalty(
@@ -311,11 +337,7 @@ class HeadTrainer:
 def approaches_for(problem: Problem, wanted: tuple[ApproachName, ...]) -> tuple[ApproachName, ...]:
     """Those of the wanted approaches that the problem can be trained by, the cheapest first."""
     order: tuple[ApproachName, ...] = ("class_means", "linear", "contrastive", "fine_tuning")
-    classes = isinstance(problem, Classification) and problem.exclusive and len(problem.labels) > 1
-    possible = {
-        "class_means": classes,
-        "linear": isinstance(problem, Classification),
-        "contrastive": classes,
-        "fine_tuning": True,
-    }
-    return tuple(name for name in order if name in wanted and possible[name])
+    # A single label has no other one to be told from.
+    alone = ("class_means", "contrastive") if len(problem.labels) == 1 else ()
+    possible = [name for name in problem.approaches if name not in alone]
+    return tuple(name for name in order if name in wanted and name in possible)

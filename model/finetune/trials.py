@@ -49,7 +49,6 @@ from cloze.model.finetune.sentence_heads import (
 from cloze.model.finetune.trainer import Advance, Recipe, TrialResult, TrialTrainer, trial_result
 from cloze.model.hugging_face.model_files import ENCODER_PREFIX, WORD_EMBEDDINGS, EncoderFiles
 from cloze.model.tasks.base import Logits, Problem
-from cloze.model.tasks.classification import Classification, MultiLabel
 from cloze.model.tasks.features import Places
 from cloze.model.training.distributed import World
 from cloze.model.training.health import Deadline
@@ -316,7 +315,7 @@ class TrialRunner:
 
         # Before the first fold, so that all have that of the model trained on all rows.
         penalty = None
-        if isinstance(plan.problem, Classification):
+        if "linear" in plan.problem.approaches:
             vectors = self._frozen_encoder().vectors.of(plan.problem, "train")
             penalty = chosen_penalty(plan.problem, vectors)
 
@@ -484,6 +483,7 @@ class TrialRunner:
             head = FeatureHead(
                 plan.feature, depth=cache.depth, width=cache.width, outputs=problem.outputs
             )
+            problem.start_head(head.output)
             frozen = FeatureBased(problem, head.to(world.device), cache)
             # so small a head is trained by every rank alone
             return TrialTrainer(problem, frozen, recipe, world.alone())
@@ -494,16 +494,17 @@ class TrialRunner:
             used_ids=problem.used_ids,
         )
         torch.manual_seed(recipe.seed_for("head"))
-        model = (
-            SentenceModel(encoder, pooling=initial.pooling)
-            if problem.reads == "vectors"
-            else TaskModel(
+        model: SentenceModel | TaskModel
+        if problem.reads == "vectors":
+            model = SentenceModel(encoder, pooling=initial.pooling)
+        else:
+            model = TaskModel(
                 encoder,
                 outputs=problem.outputs,
                 head_dropout=problem.head_dropout,
                 bilstm=self.config.bilstm,
             )
-        )
+            problem.start_head(model.head)
         tuned = FineTuning(problem, model.to(world.device), precision=self.config.precision)
         return TrialTrainer(problem, tuned, recipe, world)
 
@@ -538,6 +539,7 @@ class TrialRunner:
                 head_dropout=problem.head_dropout,
                 pooling=pooling,
             )
+            problem.start_head(found.head)
             return found.to(device)
 
         frozen = self._frozen_encoder()
@@ -548,7 +550,7 @@ class TrialRunner:
         if approach == "linear":
             return HeadTrainer(problem, model(frozen.encoder), vectors, inverse_penalty=penalty)
         # The encoder moves, so its vectors belong to this trial alone and are not cached.
-        if approach == "contrastive" and isinstance(problem, Classification):
+        if approach == "contrastive":
             moved, vectors = tuned_by_contrast(problem, frozen.lower, recipe, self.world)
             return HeadTrainer(problem, model(moved), vectors, inverse_penalty=penalty)
         started = model(encoder(problem.used_ids))
@@ -631,10 +633,10 @@ def with_thresholds(problem: Problem, result: TrialResult) -> tuple[TrialResult,
     task = problem.config
     configured = task.thresholds or task.threshold != 0.5
     rows = None
-    if isinstance(problem, MultiLabel) and not configured and "dev" in result.logits:
+    if problem.predicts == "labels" and not configured and "dev" in result.logits:
         rows = held_out_rows(problem, "dev", result.logits["dev"])
     found = tuned_thresholds(rows, task.threshold) if rows else None
-    if found is None or not isinstance(problem, MultiLabel):
+    if found is None:
         return result, ()
     thresholds, by_row = found
     predictions = {

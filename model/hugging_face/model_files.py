@@ -69,6 +69,9 @@ PADDED_TO = (8, 16, 32, 64, 128)
 
 MODELS = "models/"
 HEAD = "head."
+HEADS = {"BertForQuestionAnswering": "qa_outputs."}
+"""Prefix of the head's parameters in a class of `transformers`; in all others `classifier.`."""
+
 BILSTM = "bilstm."
 """Prefixes of our parameters besides the encoder's. No Hugging Face class has a BiLSTM, so its
 names are kept.
@@ -290,17 +293,18 @@ class SavedTask(Config):
 
     def architecture(self, family: Family) -> str:
         """The equivalent class of `transformers`; of a head on sentence vectors, its encoder's."""
-        kind = family_of(self.task.kind).exported_as[0] if self.pooling == "pooler" else "Model"
-        return LAYOUTS[family].classes + kind
+        exported = family_of(self.task.kind).exported_as
+        own = exported.architecture if self.pooling == "pooler" else "Model"
+        return LAYOUTS[family].classes + own
 
     @property
     def pipeline(self) -> str:
         """Hugging Face's name for the kind of task."""
-        return family_of(self.task.kind).exported_as[1]
+        return family_of(self.task.kind).exported_as.pipeline
 
     def head(self, family: Family) -> str:
         """Prefix of the head's parameter names in that class."""
-        return "qa_outputs." if (family, self.task.kind) == ("bert", "span") else "classifier."
+        return HEADS.get(self.architecture(family), "classifier.")
 
 
 @dataclass(frozen=True)
@@ -339,15 +343,13 @@ def save_model(output: str, model: TrainedModel, initial: EncoderFiles) -> list[
         "cloze_task": saved.model_dump(mode="json"),
     }
     # Hugging Face derives the number of outputs from the label map.
-    is_score = problem.config.kind in ("regression", "reranking")
-    labels = ("score",) if is_score else problem.labels
-    if labels:
+    if labels := problem.output_names:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
-    if not problem.exclusive:
-        config["problem_type"] = "multi_label_classification"  # the default is a softmax
-    if is_score:  # the default for a single output is a sigmoid
-        config["problem_type"] = "regression"
+    if problem.exported_as.problem_type:
+        config["problem_type"] = problem.exported_as.problem_type
+    if problem.exported_as.problem_type == "regression":
+        # CrossEncoder's default for a single output is a sigmoid.
         config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     # Safetensors refuses tensors that share memory or have gaps.
     contiguous = {name: value.cpu().contiguous() for name, value in tensors.items()}
@@ -421,7 +423,7 @@ def read_model(
     with shapes_alone():
         encoder = Encoder(encoder_config, tokenizer.size)
         model: TaskModel | SentenceModel
-        if saved.task.kind == "retrieval":
+        if saved.task.family.compares_vectors:
             positions = encoder_config.max_position_embeddings
             modules = read_sentence_modules(source, tokenizer, positions=positions)
             single = modules.single_pooling if modules else None
@@ -456,7 +458,7 @@ def read_cross_encoder(source: Source) -> tuple[TaskModel, SubwordTokenizer, int
     where = f"{source.directory}/{CONFIG}"
     if "cloze_task" in table:
         model, saved, tokenizer = read_model(source)
-        if not isinstance(model, TaskModel) or saved.task.kind != "reranking":
+        if not isinstance(model, TaskModel) or not saved.task.family.reranks:
             raise UsageError(
                 f"{where}: no reranker: the model of a task of the kind {saved.task.kind}; "
                 "expected one of the kind reranking, or a cross-encoder"

@@ -262,7 +262,7 @@ def labelled_rows(folder: Path, path: str) -> ScoredInputs | None:
     else:
         return None
     rows = rows.take(range(min(len(rows), MOST_ROWS)))
-    if task.kind == "reranking":
+    if task.family.reranks:
         problem = load_problem(task, tokenizer, {SPLIT: rows})
 
         def rank(model: OnnxModel) -> float:

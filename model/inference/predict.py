@@ -10,12 +10,11 @@ constant. With document context, all sentences of a document are in the same win
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 from pydantic import JsonValue
@@ -34,16 +33,12 @@ from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.load import WINDOW_CHARACTERS, pack_encoder, require_finite
 from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile, to_score
 from cloze.model.tasks.base import Logits, Problem
-from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.files.task_table import TaskTable, tabulated
-from cloze.model.tasks.problems import load_problem, wanted_columns
-from cloze.model.tasks.tagging import Tagging, entities
+from cloze.model.tasks.problems import family_of, load_problem, wanted_columns
 from cloze.model.uncertainty.confidence import CONFIDENCE, Confidence
 from cloze.model.uncertainty.familiarity import read_vectors
 
 WINDOW = 2048
-WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
-"""Splits plain text into words like CoNLL: hyphens stay inside, other punctuation is separate."""
 
 Row = dict[str, JsonValue]
 ItemT = TypeVar("ItemT")
@@ -104,8 +99,7 @@ class Predictor:
                 text = columns.get("text")
                 if isinstance(text, str):
                     del columns["text"]
-                    is_tagger = self.saved.task.kind == "tagging"
-                    columns |= {"words": WORD.findall(text)} if is_tagger else {"text_a": text}
+                    columns |= family_of(self.saved.task.kind).columns_of(text)
                 yield columns
 
         # A stream of any length is predicted a window at a time: memory holds one window, and a
@@ -200,12 +194,12 @@ class Predictor:
             yield window
 
     def _table(self, table: TaskTable) -> Iterator[Row]:
-        if self.saved.task.kind == "tagging":
+        if parts := self.saved.task.family.parts:
             # A text without words has no tags to predict, but keeps its place among the answers.
-            kept = [row for row, words in enumerate(table.columns["words"]) if words != []]
+            kept = [row for row, words in enumerate(table.columns[parts]) if words != []]
             if len(kept) < len(table):
                 found = self._table(table.take(kept)) if kept else iter(())
-                blank: Row = {"prediction": [], "words": [], "spans": []}
+                blank: Row = {"prediction": [], **family_of(self.saved.task.kind).no_details}
                 wordless = set(range(len(table))).difference(kept)
                 yield from (
                     {**blank} if row in wordless else next(found) for row in range(len(table))
@@ -225,32 +219,22 @@ class Predictor:
         found: list[Row] = [
             guess if isinstance(guess, dict) else {"prediction": guess} for guess in guesses
         ]
-        if isinstance(problem, Classification) and len(problem.labels) > 1:
-            # Rounded only where shown: label sets below compare the exact ones with limits.
-            exact = problem.probabilities(logits)
-            shares = np.round(exact, 6)
-            for row, share in zip(found, shares.tolist(), strict=True):
-                if problem.exclusive:
-                    row["probability"] = max(share)
-                row["probabilities"] = dict(zip(problem.labels, share, strict=True))
+        details = problem.details(SPLIT, logits, guesses)
+        found = [{**row, **more} for row, more in zip(found, details, strict=True)]
         if self.known is not None and self.confidence is not None:
             extra = self._confidence(problem, logits, self.known, self.confidence)
             found = [{**row, **fields} for row, fields in zip(found, extra, strict=True)]
-        if isinstance(problem, Tagging):
-            for row, words, tags in zip(found, problem.words[SPLIT], guesses, strict=True):
-                row["words"] = [*words]
-                row["spans"] = marked_spans(words, cast(list[str], tags))
         yield from found
 
     def _confidence(
         self, problem: Problem, logits: Logits, known: Confidence, confidence: float
     ) -> Iterator[Row]:
         """The fields of each row for the wanted confidence."""
-        if isinstance(problem, Classification) and problem.labels:
+        if problem.predicts in ("label", "labels"):
             sets = known.sets(
                 problem.labels,
                 problem.probabilities(logits),
-                exclusive=problem.exclusive,
+                exclusive=problem.predicts == "label",
                 confidence=confidence,
             )
         else:
@@ -268,14 +252,6 @@ def characters(row: Mapping[str, JsonValue]) -> int:
     """The length of a row's texts, also of those in lists."""
     cells = (cell if isinstance(cell, list) else [cell] for cell in row.values())
     return sum(len(one) for cell in cells for one in cell if isinstance(one, str))
-
-
-def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
-    """The entities that tags mark: label, text, and indices of the first and last word."""
-    return [
-        {"label": kind, "text": " ".join(words[first : last + 1]), "first": first, "last": last}
-        for first, last, kind in entities(tags)
-    ]
 
 
 @checked
@@ -304,7 +280,7 @@ def load_predictor(
             f"{source.directory}: the model of task {saved.task.name} computes vectors to compare, "
             "not predictions; use it with `cloze search` or `cloze embed`"
         )
-    if saved.task.kind == "reranking":
+    if saved.task.family.reranks:
         raise UsageError(
             f"{source.directory}: the model of task {saved.task.name} ranks the passages of a "
             "query; use it with `cloze search --rerank`"
@@ -317,7 +293,8 @@ def load_predictor(
         )
     known = None
     if confidence is not None:
-        place, several = source.path(CONFIDENCE), saved.task.kind == "multi_label_classification"
+        place = source.path(CONFIDENCE)
+        several = family_of(saved.task.kind).predicts == "labels"
         known = Confidence.from_bytes(
             filesystem.read_bytes(place),
             place=place,

@@ -15,6 +15,7 @@ import torch
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.inference.predict import load_predictor
+from cloze.model.tasks.problems import family_of
 
 GOOD = "1"
 """The label of good text, unless another one is named."""
@@ -24,8 +25,6 @@ MOST_PIECES = 2
 
 LOOKED_UP = 200
 """Words at the beginning of a text that are looked up."""
-
-KINDS = ("classification", "regression")
 
 Scored = tuple[float, int, int]
 """A score, words of the text, and how many of these the model knows."""
@@ -38,18 +37,19 @@ def open_scorer(location: str, task: str, label: str) -> Callable[[str], Scored]
     predictor = load_predictor(location, task=task, device="cpu", precision="fp32")
     saved = predictor.saved.task
     where = f"quality.model = {location}: its task {saved.name}"
-    if saved.kind not in KINDS:
+    family = family_of(saved.kind)
+    if family.predicts not in ("label", "number") or family.required != ("text_a",):
         raise UsageError(
             f"{where} is {saved.kind}, which does not judge single texts; expected a model of the "
-            f"kind {' or '.join(KINDS)}, or quality.judged to make one of judged documents"
+            "kind classification or regression, or quality.judged to make one of judged documents"
         )
     wanted = label or GOOD
-    if saved.kind == "classification" and wanted not in saved.labels:
+    if family.predicts == "label" and wanted not in saved.labels:
         raise UsageError(
             f"{where} has no label {wanted!r}; it has {', '.join(saved.labels)}: set quality.label "
             "to that of good text"
         )
-    if saved.kind == "regression" and label:
+    if family.predicts == "number" and label:
         raise UsageError(f"{where} predicts numbers; remove quality.label")
 
     def score(text: str) -> Scored:

@@ -19,7 +19,7 @@ from cloze.model.config import TaskConfig
 from cloze.model.tasks.files.json_rows import as_json
 from cloze.model.tasks.files.table_files import file_rows
 from cloze.model.tasks.files.task_table import ColumnNames, Numbered, Row, TaskTable, is_missing
-from cloze.model.tasks.problems import canonical, load_problem, wanted_columns
+from cloze.model.tasks.problems import canonical, family_of, load_problem, wanted_columns
 
 SPLIT = "test"
 RENAME = "rename the column that holds it: a trained model knows its columns by their names"
@@ -49,7 +49,8 @@ class TaskFile:
                 f"{path}: several columns {which}; all columns are returned by name: rename or "
                 "remove the others"
             )
-        self._words = self._rows.wanted.in_file("words")
+        parts = task.family.parts
+        self._parts = parts and self._rows.wanted.in_file(parts)
         # One pass for all: which columns the rows have together, and the labels, as long as they
         # are few.
         found = ColumnNames()
@@ -97,7 +98,7 @@ class TaskFile:
 
     def has_label(self, row: Row) -> bool:
         """Whether the row's answer is scored: not one of a sentence without words."""
-        return self._task.kind != "tagging" or row.get(self._words) != []
+        return not self._parts or row.get(self._parts) != []
 
 
 def scored(task: TaskConfig, table: TaskTable, answers: Sequence[Answered]) -> dict[str, float]:
@@ -120,10 +121,10 @@ class _Labels:
     def __init__(self, task: TaskConfig) -> None:
         wanted = wanted_columns(task, SPLIT)
         self._names = {name: wanted.in_file(name) for name in (*wanted.required, *wanted.optional)}
-        own = [] if task.kind != "multi_label_classification" else task.labels
+        own = task.labels if family_of(task.kind).predicts == "labels" else ()
         self._answers = {*ANSWERS, *own}
         self._required = wanted.required
-        self._is_tagging = task.kind == "tagging"
+        self._parts = task.family.parts and self._names[task.family.parts]
         self._columns: dict[str, list[JsonValue]] = {name: [] for name in self._names}
         self._filled: set[str] = set()
         self._lines = array("Q")
@@ -135,7 +136,7 @@ class _Labels:
 
     def add(self, number: int, row: Row) -> bool:
         """Keep a row; whether there was room for its labels."""
-        if self._is_tagging and row.get(self._names["words"]) == []:
+        if self._parts and row.get(self._parts) == []:
             return True
         self._room -= 1
         self._lines.append(number)

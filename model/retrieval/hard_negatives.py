@@ -74,7 +74,7 @@ def make_negatives(table: StageTable, engine_options: list[str]) -> Artifact:
                 # negatives; a reranker orders a list, and has to be given one on dev and test as
                 # well.
                 mined: Sequence[Mined] = [Mined([], 0)] * len(rows)
-                if split == "train" or task.kind == "reranking":
+                if split == "train" or task.family.reranks:
                     mined = _mined(texts, model, config.negatives, output=table.output)
                     statistics["rows"] += len(mined)
                     statistics["negatives"] += sum(len(one.passages) for one in mined)

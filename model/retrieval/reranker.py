@@ -23,6 +23,7 @@ from cloze.model.encoder.precision import placed
 from cloze.model.hugging_face.model_files import MODELS, read_cross_encoder
 from cloze.model.hugging_face.source import Source, open_source
 from cloze.model.inference.load import pack_encoder, require_finite
+from cloze.model.task_families import TASK_FAMILIES
 from cloze.model.tasks.features import batches_by_length, encode, tokens_at_once
 
 SHOWN = 50
@@ -78,7 +79,8 @@ def _only_reranker(artifact: Source) -> Source:
         table = models.inside(f"{name}/").read_table("config.json").get("cloze_task")
         task = table.get("task") if isinstance(table, dict) else None
         kinds[name] = task.get("kind") if isinstance(task, dict) else None
-    found = [name for name, kind in kinds.items() if kind == "reranking"]
+    families = {name: TASK_FAMILIES.get(str(kind)) for name, kind in kinds.items()}
+    found = [name for name, family in families.items() if family and family.reranks]
     if len(found) != 1:
         listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "none"
         raise UsageError(

@@ -3,38 +3,63 @@
 In:  a task's configuration, its tables, a tokenizer.
 Out: `Problem`: the encoder's inputs, the targets of the loss, and scoring of predictions.
 
-A family is a subclass of `Problem` in a module of its own: classification, tagging, span,
-multiple_choice, retrieval, reranking. Batches, optimizer, seeds, the feature-based approach and
-reports use this interface only; calibration, confidence, `finetune.choose` and export know the
-families that they serve. The head is one linear layer of `outputs`, and the headline metric is
-better when it is larger.
+A family is a subclass of `Problem` in a module of its own, registered in model/task_families.py:
+classification, tagging, span, multiple_choice, retrieval, reranking. Nothing outside this folder
+asks which family a problem is of (but what makes files for one): training, choosing, calibration,
+prediction and export ask for its attributes, each of which says below what it decides. The head is
+one linear layer of `outputs`, and the headline metric is better when it is larger.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from torch import Tensor
+from torch import Tensor, nn
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import TaskConfig
+from cloze.model.config import ApproachName, TaskConfig
 from cloze.model.data.batch import ragged_indices
 from cloze.model.tasks.features import Places, Ragged, Sequences
 from cloze.model.tasks.files.task_table import TaskTable
 
 Logits = NDArray[np.float32]
+Floats = NDArray[np.float64]
 
 Prediction = JsonValue
 """The prediction for one example: a label, a number, tags, or an answer with its margin."""
 
 Gold = str | int | float | list[str] | tuple[str, ...]
 """The label of one example; a tuple holds alternative answers."""
+
+Predicted = Literal["label", "labels", "number", "ranking", "other"]
+
+Details = dict[str, JsonValue]
+"""Fields of an answer beside its prediction, as JSON."""
+
+Predict = Callable[[TaskTable], list[Prediction]]
+Learn = Callable[[TaskTable], Predict]
+"""A baseline: from the training rows to what predicts those of any table."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """How `transformers` reads a head."""
+
+    architecture: str = "ForSequenceClassification"
+    """The class with such a head, behind the encoder's name."""
+
+    pipeline: str = "text-classification"
+    """Its name on the hub for the kind of task."""
+
+    problem_type: str = ""
+    """`multi_label_classification`: a sigmoid for each output; `regression`: outputs as they are;
+    empty: a softmax over all."""
 
 
 class Problem(ABC):
@@ -49,16 +74,39 @@ class Problem(ABC):
     label_column: ClassVar[str] = "label"
     """The column without which a file is unlabelled."""
 
+    unlabelled_tests: ClassVar[bool] = True
+    """Whether test rows may have placeholders for labels, which are then left out."""
+
     default_metrics: ClassVar[tuple[str, ...]]
     """Metrics if none are configured, the headline first."""
+
+    uneven_metrics: ClassVar[tuple[str, ...]] = ()
+    """The same if one label has most of the rows and `finetune.choose` trains; empty: no others."""
+
+    baselines: ClassVar[Mapping[str, Learn]] = {}
+    """What a model is compared with, by name."""
+
+    predicts: ClassVar[Predicted]
+    """What an example is answered with: one of `labels`, any number of them, a number, passages in
+    order, or anything else. Of one or several labels there are `probabilities`, which are
+    calibrated, and judged; sets of labels and intervals of numbers are made for a `confidence`.
+    """
+
+    no_details: ClassVar[Details] = {}
+    """The `details` of an example whose `parts` are none."""
+
+    approaches: ClassVar[tuple[ApproachName, ...]] = ("fine_tuning",)
+    """The ways to train that suit it, of which `finetune.choose` takes one. All but fine-tuning fit
+    a head to one vector for each example; `class_means` and `contrastive` need as many outputs as
+    labels, and `predicts = "label"`."""
 
     reads: ClassVar[Literal["pooled", "tokens", "vectors"]]
     """Input of the head: the pooled [CLS] of each sequence, or the vectors of some tokens.
     `vectors`: no head; the outputs are the sequence vectors themselves.
     """
 
-    exported_as: ClassVar[tuple[str, str]] = ("ForSequenceClassification", "text-classification")
-    """The class of `transformers` that has such a head, and the name of its pipeline on the hub."""
+    exported_as: ClassVar[Exported] = Exported()
+    """How a saved model is read elsewhere; see `output_names`."""
 
     joint: ClassVar[bool] = False
     """Whether the loss couples all examples of a batch, so that it is not a sum over them."""
@@ -66,13 +114,15 @@ class Problem(ABC):
     head_dropout: ClassVar[bool] = True
     """Dropout before the head (reference: 0.1 for classifiers, none for spans)."""
 
-    exclusive: ClassVar[bool] = True
-    """Whether an example, or each of its words, has exactly one label."""
-
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
         """A split's table in the family's canonical form."""
         return table
+
+    @classmethod
+    def columns_of(cls, text: str) -> Details:
+        """The columns of a row that is given as a plain text."""
+        return {"text_a": text}
 
     config: TaskConfig
     sequences: dict[str, Sequences]
@@ -148,6 +198,18 @@ class Problem(ABC):
         restored_VH = whole_VH * decay
         restored_VH[torch.from_numpy(self.used_ids)] = trained_UH.to(restored_VH)
         return restored_VH
+
+    def start_head(self, head: nn.Linear) -> None:
+        """Change a head before it is trained: its first weights, or hooks on their gradients.
+
+        Called wherever fine-tuning makes a head. What is saved is the linear layer alone.
+        """
+        return
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the head's outputs in exported models; empty: they have none."""
+        return self.labels
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -227,6 +289,47 @@ class Problem(ABC):
     @abstractmethod
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """One prediction per example, in the file's order, from the logits of the whole split."""
+
+    def label_logits(self, logits: Floats) -> Floats:
+        """[N, L] logits of the labels from [N, outputs]; their softmax are the probabilities.
+
+        Only asked of a family that predicts a label; by default, outputs are labels.
+        """
+        return logits
+
+    def probabilities(self, logits: Logits) -> Floats:
+        """[N, L] of labels: a softmax, or if there may be several, sigmoids."""
+        if self.predicts == "labels":
+            return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+        found = self.label_logits(logits.astype(np.float64))
+        # Shifted by the maximum, so that no power overflows.
+        powers = np.exp(found - found.max(-1, keepdims=True))
+        shares: Floats = powers / powers.sum(-1, keepdims=True)
+        return shares
+
+    def labels_above(
+        self, logits: Logits, thresholds: Sequence[float] | Floats | float
+    ) -> list[Prediction]:
+        """The labels whose probability reaches its threshold: of all, of each, or by row.
+
+        Only asked of a family that predicts any number of labels.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: its labels have no thresholds")
+
+    def details(
+        self, split: str, logits: Logits, predictions: Sequence[Prediction]
+    ) -> list[Details]:
+        """What an answer has beside each prediction: probabilities, if it is a label or several."""
+        if self.predicts not in ("label", "labels") or len(self.labels) < 2:
+            return [{} for _ in predictions]
+        # Rounded only where shown: label sets compare the exact ones with limits.
+        shares = np.round(self.probabilities(logits), 6).tolist()
+        found: list[Details] = []
+        for share, prediction in zip(shares, predictions, strict=True):
+            named = dict(zip(self.labels, share, strict=True))
+            own = {"probability": named[str(prediction)]} if self.predicts == "label" else {}
+            found.append({**own, "probabilities": named})
+        return found
 
     @abstractmethod
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:

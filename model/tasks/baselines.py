@@ -1,14 +1,15 @@
 """Baselines without an encoder.
 
 In:  a task's tables.
-Out: predictions by majority, look-up, word overlap, bag of words and BM25, scored like a model's.
+Out: predictions by majority, look-up, word overlap and bag of words, scored like a model's. A
+     family lists those that suit it, and others of its own.
 
 A model's score means little without them: the majority class reaches 81 F1 on MRPC's test set.
 Libraries are imported where they are needed: scikit-learn takes longer to import than torch.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -17,19 +18,15 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from cloze.artifacts.results import Baseline
-from cloze.model.tasks.base import Prediction, Problem
+from cloze.model.tasks.base import Predict, Prediction, Problem
 from cloze.model.tasks.files.task_table import TaskTable
-from cloze.model.tasks.ranking import DEPTH, RankingTexts
 from cloze.pipeline.text.scripts import search_terms, spaced_terms
 
-Tables = Mapping[str, TaskTable]
-Predict = Callable[[TaskTable], list[Prediction]]
 
-
-def baselines(problem: Problem, tables: Tables) -> tuple[Baseline, ...]:
-    """Every baseline for the task's kind, scored on dev and test if they are labelled."""
+def baselines(problem: Problem, tables: Mapping[str, TaskTable]) -> tuple[Baseline, ...]:
+    """Every baseline of the family, scored on dev and test if they are labelled."""
     records = []
-    for name, learn in BASELINES.get(problem.config.kind, {}).items():
+    for name, learn in problem.baselines.items():
         # Learnt from train alone; dev and test only supply the inputs that are scored.
         predict = learn(tables["train"])
         scores = {
@@ -121,48 +118,6 @@ def lookup_tag(train: TaskTable) -> Predict:
     return lambda table: [
         [usual.get(word, other) for word in row] for row in _lists(table, "words")
     ]
-
-
-def bm25(train: TaskTable) -> Predict:
-    """BM25 as in Lucene (k1 1.5, b 0.75), without stemming; nothing is trained."""
-    import bm25s
-
-    # Queries are ranked over the candidates of their own split, like a model's.
-    def ranked(table: TaskTable) -> list[Prediction]:
-        texts = RankingTexts(table)
-        index = bm25s.BM25(backend="numpy")
-        index.index([*map(search_terms, texts.passages)], show_progress=False)
-        queries = map(search_terms, texts.queries)
-        # The library's own ranking breaks ties arbitrarily. A query of single letters has no words.
-        scores = (
-            index.get_scores(query) if query else np.zeros(len(texts.passages)) for query in queries
-        )
-        # Passages without any query word are not ranked: relevant ones, which have the smallest
-        # numbers, would be the first of them.
-        orders = (
-            np.argsort(-found, kind="stable")[: min(DEPTH, np.count_nonzero(found > 0))].tolist()
-            for found in scores
-        )
-        return [
-            {"text": texts.passages[order[0]] if order else "", "ranked": [order]}
-            for order in orders
-        ]
-
-    return ranked
-
-
-BASELINES: Mapping[str, Mapping[str, Callable[[TaskTable], Predict]]] = {
-    "classification": {"majority": majority_label, "bag_of_words": bag_of_words},
-    "multi_label_classification": {
-        "majority": frequent_label,
-        "bag_of_words": bag_of_words_by_label,
-    },
-    "pair_classification": {"majority": majority_label, "word_overlap": word_overlap},
-    "regression": {"majority": mean_label, "word_overlap": overlap_share},
-    "tagging": {"majority": majority_tag, "lookup": lookup_tag},
-    "retrieval": {"bm25": bm25},
-    "reranking": {"bm25": bm25},
-}
 
 
 def _lists(table: TaskTable, name: str) -> list[list[str]]:

@@ -13,7 +13,7 @@ Accuracy, F1 and Matthews come from scikit-learn, correlations from scipy, as in
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -27,9 +27,27 @@ from torch.nn import functional
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import MULTI_LABEL_METRICS, TaskConfig
+from cloze.model.config import ApproachName, TaskConfig
 from cloze.model.data.batch import on
-from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
+from cloze.model.tasks.base import (
+    Exported,
+    Floats,
+    Gold,
+    Learn,
+    Logits,
+    Predicted,
+    Prediction,
+    Problem,
+)
+from cloze.model.tasks.baselines import (
+    bag_of_words,
+    bag_of_words_by_label,
+    frequent_label,
+    majority_label,
+    mean_label,
+    overlap_share,
+    word_overlap,
+)
 from cloze.model.tasks.features import Places, encode
 from cloze.model.tasks.files.task_table import TaskTable, is_missing
 
@@ -46,6 +64,16 @@ class Classification(Problem):
     required: ClassVar[tuple[str, ...]] = ("text_a",)
     optional: ClassVar[tuple[str, ...]] = ("label", "id")
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    uneven_metrics: ClassVar[tuple[str, ...]] = ("f1_macro", "balanced_accuracy", "accuracy")
+    baselines: ClassVar[Mapping[str, Learn]] = {
+        "majority": majority_label,
+        "bag_of_words": bag_of_words,
+    }
+    predicts: ClassVar[Predicted] = "label"
+    approaches: ClassVar[tuple[ApproachName, ...]] = (
+        *("class_means", "linear", "contrastive"),
+        "fine_tuning",
+    )
     reads: ClassVar = "pooled"
 
     @classmethod
@@ -157,13 +185,6 @@ class Classification(Problem):
         targets = on(logits.device, targets)
         return functional.cross_entropy(logits, targets, weight=weights, reduction="sum")
 
-    def probabilities(self, logits: Logits) -> NDArray[np.float64]:
-        """Softmax, [rows, labels]."""
-        # Shifted by the maximum, so that no power overflows.
-        powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-        shares: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
-        return shares
-
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """The label with the largest logit."""
         return [self.labels[index] for index in logits.argmax(-1)]
@@ -179,6 +200,10 @@ class PairClassification(Classification):
     """One label per pair of texts."""
 
     required: ClassVar[tuple[str, ...]] = ("text_a", "text_b")
+    baselines: ClassVar[Mapping[str, Learn]] = {
+        "majority": majority_label,
+        "word_overlap": word_overlap,
+    }
 
 
 class Regression(Classification):
@@ -186,6 +211,19 @@ class Regression(Classification):
 
     optional: ClassVar[tuple[str, ...]] = ("text_b", "label", "id")
     default_metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
+    uneven_metrics: ClassVar[tuple[str, ...]] = ()
+    baselines: ClassVar[Mapping[str, Learn]] = {
+        "majority": mean_label,
+        "word_overlap": overlap_share,
+    }
+    predicts: ClassVar[Predicted] = "number"
+    approaches: ClassVar[tuple[ApproachName, ...]] = ("linear", "fine_tuning")
+    exported_as: ClassVar = Exported(problem_type="regression")
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """That of its single output."""
+        return ("score",)
 
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
@@ -237,7 +275,14 @@ class MultiLabel(Classification):
 
     optional: ClassVar[tuple[str, ...]] = ("text_b", "label", "id")
     default_metrics: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro")
-    exclusive: ClassVar[bool] = False
+    uneven_metrics: ClassVar[tuple[str, ...]] = ()
+    baselines: ClassVar[Mapping[str, Learn]] = {
+        "majority": frequent_label,
+        "bag_of_words": bag_of_words_by_label,
+    }
+    predicts: ClassVar[Predicted] = "labels"
+    approaches: ClassVar[tuple[ApproachName, ...]] = ("linear", "fine_tuning")
+    exported_as: ClassVar = Exported(problem_type="multi_label_classification")
 
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
@@ -273,8 +318,8 @@ class MultiLabel(Classification):
         return replace(table, columns={**kept, "label": named_indicators(table, lists, config)})
 
     def known_metrics(self) -> tuple[str, ...]:
-        """Those of `MULTI_LABEL_METRICS`."""
-        return MULTI_LABEL_METRICS
+        """The same, whatever the labels."""
+        return self.config.family.metrics
 
     def label_names(self) -> tuple[str, ...]:
         """The configured labels, else those of the training data, in order."""
@@ -330,16 +375,12 @@ class MultiLabel(Classification):
         # The mean over labels, so that the rate does not depend on their number.
         return summed / self.outputs
 
-    def probabilities(self, logits: Logits) -> NDArray[np.float64]:
-        """Sigmoid, [rows, labels]; rows need not sum to 1."""
-        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
-
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """The labels whose probability reaches the threshold."""
         return self.labels_above(logits, self.config.thresholds or self.config.threshold)
 
     def labels_above(
-        self, logits: Logits, thresholds: Sequence[float] | NDArray[np.float64] | float
+        self, logits: Logits, thresholds: Sequence[float] | Floats | float
     ) -> list[Prediction]:
         """The labels whose probability reaches its threshold: of all, of each, or by row."""
         chosen = self.probabilities(logits) >= thresholds

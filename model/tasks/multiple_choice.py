@@ -18,7 +18,7 @@ from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on
-from cloze.model.tasks.base import Gold, GroupedProblem, Logits, Prediction
+from cloze.model.tasks.base import Exported, Gold, GroupedProblem, Logits, Prediction
 from cloze.model.tasks.classification import metric_values
 from cloze.model.tasks.features import Places, by_group, encode
 from cloze.model.tasks.files.task_table import TaskTable, is_missing
@@ -32,8 +32,9 @@ class MultipleChoice(GroupedProblem):
     required: ClassVar[tuple[str, ...]] = ("context",)
     optional: ClassVar[tuple[str, ...]] = ("prefix", "endings", *ENDING_COLUMNS, "label", "id")
     default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    predicts: ClassVar = "other"
     reads: ClassVar = "pooled"
-    exported_as: ClassVar = ("ForMultipleChoice", "multiple-choice")
+    exported_as: ClassVar = Exported("ForMultipleChoice", "multiple-choice")
     outputs = 1
 
     def _read(self) -> None:

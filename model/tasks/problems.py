@@ -19,7 +19,8 @@ from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.rng import address, permutation
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import FAMILIES, RANKING_KINDS, ChoiceConfig, TaskConfig
+from cloze.model.config import ChoiceConfig, TaskConfig
+from cloze.model.task_families import TASK_FAMILIES
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.files.judgments import GRADE, read_collection
 from cloze.model.tasks.files.table_files import read_table
@@ -33,7 +34,7 @@ SAMPLE_SEED = 20181011
 
 def family_of(kind: str) -> type[Problem]:
     """The class of a task's `kind`."""
-    return cast(type[Problem], resolve_name(FAMILIES[kind]))
+    return cast(type[Problem], resolve_name(TASK_FAMILIES[kind].problem))
 
 
 def load_problem(
@@ -77,7 +78,7 @@ def check_tables(
 
 def check_lone_rows(config: TaskConfig, train: TaskTable) -> None:
     """Refuse a class with a single training row, which cannot be held out and trained on."""
-    if not family_of(config.kind).exclusive or config.kind == "regression":
+    if family_of(config.kind).predicts != "label":
         return
     counts = Counter(str(label) for label in train.columns["label"])
     for row, label in enumerate(train.columns["label"]):
@@ -100,7 +101,7 @@ def load_tables(
     `mined`: an artifact with the rows of some tasks, which have been through all of this.
     """
     family = family_of(config.kind)
-    if mined and config.kind in RANKING_KINDS:
+    if mined and config.family.ranks:
         return mined_tables(config, mined)
     tables = {
         split: read_split(config, split, path) for split, path in task_paths(config, labels).items()
@@ -126,7 +127,7 @@ def load_tables(
         _refuse_blanks(table, () if config.glue else family.required)
     for table in tables.values():
         _refuse_blanks(table, ("label",))
-        if config.kind != "regression":
+        if family.predicts != "number":
             _refuse_spelt_nan(table, config.labels)
     if config.weights:
         tables["train"] = without_rows(tables["train"], config.weights)
@@ -139,7 +140,7 @@ def load_tables(
         sample = tables["train"].take(np.sort(order[: config.train_examples]).tolist())
         whole = tables["train"]
         tables["train"] = replace(sample, whole=whole, remarks=whole.remarks)
-    if collection and config.kind == "retrieval":
+    if collection and family.reads == "vectors":
         others = tables.keys() - {"train"}
         tables |= {split: collection.whole(tables[split]) for split in others}
     return tables
@@ -234,8 +235,7 @@ def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:
 def canonical(config: TaskConfig, split: str, table: TaskTable) -> TaskTable:
     """The whole table of a split in its family's canonical form, unlabelled if it has no labels."""
     family, wanted = family_of(config.kind), wanted_columns(config, split)
-    # Pairs to rank without their labels would all be relevant: they are refused instead.
-    if split not in ("train", "dev") and config.kind != "reranking":
+    if split not in ("train", "dev") and family.unlabelled_tests:
         # An unlabelled test file may still have label columns, filled with placeholders: blanks, or
         # -1 as in Hugging Face's data sets.
         names = ["label", *wanted.optional[len(family.optional) :]]
@@ -293,7 +293,7 @@ def hold_out(table: TaskTable, share: float) -> tuple[TaskTable, TaskTable]:
 
 def _refuse_labels_held_out(config: TaskConfig, train: TaskTable, dev: TaskTable) -> None:
     """Refuse held-out rows with a label that no training row has."""
-    if config.labels or config.kind not in ("classification", "pair_classification"):
+    if config.labels or family_of(config.kind).predicts != "label":
         return
     known = {str(label) for label in train.columns["label"]}
     for row, label in enumerate(dev.columns["label"]):
@@ -310,7 +310,8 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
     family = family_of(config.kind)
     names = (split.startswith("test") and config.test_columns) or config.columns
     # If a text may have several labels, each of them may be a column of its own.
-    optional = family.optional if family.exclusive else (*family.optional, *config.labels)
+    own = config.labels if family.predicts == "labels" else ()
+    optional = (*family.optional, *own)
     if config.collection.passages:
         query = {"query": "query-id"} if config.collection.queries else {}
         names = {**query, "passage": "corpus-id", GRADE: "score", **names}
@@ -320,7 +321,7 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
         optional=optional,
         names=names,
         skip_short_rows=config.skip_short_rows,
-        sentences=config.kind == "tagging",
+        sentences=bool(config.family.parts),
     )
 
 

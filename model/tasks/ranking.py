@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import well_formed
-from cloze.model.tasks.base import Gold, GroupedProblem, Prediction
+from cloze.model.tasks.base import Gold, GroupedProblem, Learn, Predict, Prediction
 from cloze.model.tasks.files.judgments import GRADE
 from cloze.model.tasks.files.task_table import TaskTable, is_missing
+from cloze.pipeline.text.scripts import search_terms
 
 Floats = NDArray[np.float64]
 
@@ -83,6 +84,34 @@ class RankingTexts:
             self.ids[row, : len(line)] = [numbers.setdefault(text, len(numbers)) for text in line]
 
 
+def bm25(train: TaskTable) -> Predict:
+    """BM25 as in Lucene (k1 1.5, b 0.75), without stemming; nothing is trained."""
+    import bm25s
+
+    # Queries are ranked over the candidates of their own split, like a model's.
+    def ranked(table: TaskTable) -> list[Prediction]:
+        texts = RankingTexts(table)
+        index = bm25s.BM25(backend="numpy")
+        index.index([*map(search_terms, texts.passages)], show_progress=False)
+        queries = map(search_terms, texts.queries)
+        # The library's own ranking breaks ties arbitrarily. A query of single letters has no words.
+        scores = (
+            index.get_scores(query) if query else np.zeros(len(texts.passages)) for query in queries
+        )
+        # Passages without any query word are not ranked: relevant ones, which have the smallest
+        # numbers, would be the first of them.
+        orders = (
+            np.argsort(-found, kind="stable")[: min(DEPTH, np.count_nonzero(found > 0))].tolist()
+            for found in scores
+        )
+        return [
+            {"text": texts.passages[order[0]] if order else "", "ranked": [order]}
+            for order in orders
+        ]
+
+    return ranked
+
+
 class Ranking(GroupedProblem):
     """Candidate passages to rank for a query."""
 
@@ -90,6 +119,8 @@ class Ranking(GroupedProblem):
     optional: ClassVar[tuple[str, ...]] = ("negatives", *NEGATIVES, "document")
     label_column: ClassVar[str] = "passage"
     default_metrics: ClassVar[tuple[str, ...]] = ("ndcg@10", "recall@1", "recall@10", "mrr@10")
+    baselines: ClassVar[Mapping[str, Learn]] = {"bm25": bm25}
+    predicts: ClassVar = "ranking"
 
     def _check_metrics(self) -> None:
         for name in self.config.metrics:

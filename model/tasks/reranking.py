@@ -31,7 +31,7 @@ from cloze.artifacts.rng import address, below, draw, high_half
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import TaskConfig
 from cloze.model.data.batch import on
-from cloze.model.tasks.base import Logits, Prediction
+from cloze.model.tasks.base import Exported, Logits, Prediction
 from cloze.model.tasks.classification import MARKS
 from cloze.model.tasks.features import Places, by_group, encode
 from cloze.model.tasks.files.task_table import TaskTable
@@ -57,13 +57,20 @@ class Reranking(Ranking):
     optional: ClassVar[tuple[str, ...]] = (*Ranking.optional, "label")
     default_metrics: ClassVar[tuple[str, ...]] = ("ndcg@10", "recall@1", "mrr@10")
     reads: ClassVar = "pooled"
-    exported_as: ClassVar = ("ForSequenceClassification", "text-ranking")
+    exported_as: ClassVar = Exported(pipeline="text-ranking", problem_type="regression")
+    # Pairs without their labels would all be relevant: they are refused instead.
+    unlabelled_tests: ClassVar[bool] = False
     outputs = 1
 
     @classmethod
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
         """The table with one row per relevant passage, if its rows are labelled pairs."""
         return listed(table) if table.has("label") else table
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """That of its single output."""
+        return ("score",)
 
     def _read(self) -> None:
         super()._read()

@@ -22,7 +22,7 @@ from torch.nn import functional
 from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.data.batch import on
-from cloze.model.tasks.base import Logits, Prediction
+from cloze.model.tasks.base import Exported, Logits, Prediction
 from cloze.model.tasks.features import Places, encode
 from cloze.model.tasks.ranking import DEPTH, Ranking, measure_ranking, rankings_of
 
@@ -37,7 +37,7 @@ class Retrieval(Ranking):
     """The passages relevant to a query; the texts of a row form a unit."""
 
     reads: ClassVar = "vectors"
-    exported_as: ClassVar = ("Model", "sentence-similarity")
+    exported_as: ClassVar = Exported("Model", "sentence-similarity")
     head_dropout: ClassVar[bool] = False
     joint: ClassVar[bool] = True
     outputs = 0

@@ -25,7 +25,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import TaskConfig
 from cloze.model.data.batch import on, ragged_indices
-from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
+from cloze.model.tasks.base import Exported, Gold, Logits, Prediction, Problem
 from cloze.model.tasks.features import (
     Places,
     Ragged,
@@ -264,8 +264,9 @@ class Spans(Problem):
     optional: ClassVar[tuple[str, ...]] = ("id", "title", "answers", "is_impossible")
     label_column: ClassVar[str] = "answers"
     default_metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match")
+    predicts: ClassVar = "other"
     reads: ClassVar = "tokens"
-    exported_as: ClassVar = ("ForQuestionAnswering", "question-answering")
+    exported_as: ClassVar = Exported("ForQuestionAnswering", "question-answering")
     head_dropout: ClassVar[bool] = False
     outputs = 2
 

@@ -15,13 +15,14 @@ count as well.
 
 import itertools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,7 +30,16 @@ from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import on, ragged_indices
-from cloze.model.tasks.base import Gold, Logits, Prediction, Problem
+from cloze.model.tasks.base import (
+    Details,
+    Exported,
+    Gold,
+    Learn,
+    Logits,
+    Prediction,
+    Problem,
+)
+from cloze.model.tasks.baselines import lookup_tag, majority_tag
 from cloze.model.tasks.classification import label_order, metric_values
 from cloze.model.tasks.features import Places, Ragged, assemble, ragged, tokenize
 from cloze.model.tasks.files.task_table import TaskTable, is_missing
@@ -55,6 +65,9 @@ SAME_PREFIX = {"M": "I", "W": "S"}
 
 SHOWN_TAGS = 5
 
+WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
+"""Splits plain text into words like CoNLL: hyphens stay inside, other punctuation is separate."""
+
 
 class Tagging(Problem):
     """One tag per word."""
@@ -63,8 +76,16 @@ class Tagging(Problem):
     optional: ClassVar[tuple[str, ...]] = ("tags", "document")
     label_column: ClassVar[str] = "tags"
     default_metrics: ClassVar[tuple[str, ...]] = ()
+    baselines: ClassVar[Mapping[str, Learn]] = {"majority": majority_tag, "lookup": lookup_tag}
+    predicts: ClassVar = "other"
+    no_details: ClassVar[Details] = {"words": [], "spans": []}
     reads: ClassVar = "tokens"
-    exported_as: ClassVar = ("ForTokenClassification", "token-classification")
+    exported_as: ClassVar = Exported("ForTokenClassification", "token-classification")
+
+    @classmethod
+    def columns_of(cls, text: str) -> Details:
+        """The words of the text."""
+        return {"words": [*WORD.findall(text)]}
 
     def _read(self) -> None:
         config, tables = self.config, self._tables
@@ -186,6 +207,15 @@ class Tagging(Problem):
         # dealt back to sentences one after another.
         flat = iter(logits.argmax(-1).tolist())
         return [[self.labels[next(flat)] for _ in sentence] for sentence in self.words[split]]
+
+    def details(
+        self, split: str, logits: Logits, predictions: Sequence[Prediction]
+    ) -> list[Details]:
+        """The words, and the spans that their tags mark."""
+        return [
+            {"words": [*words], "spans": marked_spans(words, cast(list[str], tags))}
+            for words, tags in zip(self.words[split], predictions, strict=True)
+        ]
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Accuracy and F1 over words; entity precision, recall and F1, overall and by type."""
@@ -340,6 +370,14 @@ def entities(tags: Sequence[str]) -> list[Entity]:
             start = place
         before = now
     return found
+
+
+def marked_spans(words: Sequence[str], tags: Sequence[str]) -> list[JsonValue]:
+    """The entities that tags mark: label, text, and indices of the first and last word."""
+    return [
+        {"label": kind, "text": " ".join(words[first : last + 1]), "first": first, "last": last}
+        for first, last, kind in entities(tags)
+    ]
 
 
 def is_entity_scheme(tags: Sequence[str]) -> bool:

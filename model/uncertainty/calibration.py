@@ -13,6 +13,7 @@ each would change which is likeliest, and few rows could not tell so many number
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy  # imports `scipy.optimize` on first use
@@ -124,7 +125,7 @@ def _cross_fitted(rows: HeldOutRows) -> HeldOutRows:
         others = rows.take(np.setdiff1d(order, part))
         # Every row is divided exactly once, by a temperature that has not seen it.
         logits[part] = rows.take(part).cooled(fit_temperatures(others)).logits
-    return HeldOutRows(logits, rows.targets)
+    return replace(rows, logits=logits)
 
 
 def quality(rows: HeldOutRows) -> ProbabilityQuality:

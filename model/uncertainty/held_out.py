@@ -5,28 +5,35 @@ Out: `HeldOutRows`, from which calibration, label sets and label errors are all 
      that a task's held-out split has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloze.model.tasks.base import Logits, Problem
-from cloze.model.tasks.classification import Classification
 from cloze.model.tasks.features import Places
 
 Floats = NDArray[np.float64]
 
 
+def outputs_are_labels(logits: Floats) -> Floats:
+    """[N, L] as they are."""
+    return logits
+
+
 @dataclass(frozen=True)
 class HeldOutRows:
-    """N labelled rows of a classification with L labels."""
+    """N labelled rows of a task with L labels, predicted by a head of O outputs."""
 
     logits: Floats
-    """[N, L]."""
+    """[N, O]. A temperature divides these, as it is the head's weights that it is folded into."""
 
     targets: NDArray[np.int64]
     """[N] indices of the labels; if a text may have several, [N, L] of 0 and 1."""
+
+    label_logits: Callable[[Floats], Floats] = outputs_are_labels
+    """From [N, O] to [N, L], whose softmax are the probabilities: `Problem.label_logits`."""
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -39,11 +46,11 @@ class HeldOutRows:
     @property
     def labels(self) -> int:
         """Number of labels."""
-        return int(self.logits.shape[1])
+        return int(self.label_logits(self.logits).shape[1])
 
     def take(self, rows: Places) -> "HeldOutRows":
         """These rows, in this order."""
-        return HeldOutRows(self.logits[rows], self.targets[rows])
+        return replace(self, logits=self.logits[rows], targets=self.targets[rows])
 
     def cooled(self, temperatures: Sequence[float]) -> "HeldOutRows":
         """The logits divided by one temperature, or by one of each label."""
@@ -54,8 +61,9 @@ class HeldOutRows:
         if not self.exclusive:
             # log σ(x) = -log(1 + e^-x)
             return -np.logaddexp(0.0, -self.logits)
+        logits = self.label_logits(self.logits)
         # Without the maximum, `exp` cannot overflow.
-        shifted = self.logits - self.logits.max(-1, keepdims=True)
+        shifted = logits - logits.max(-1, keepdims=True)
         logs: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
         return logs
 
@@ -95,9 +103,9 @@ class HeldOutRows:
 
 def held_out_rows(problem: Problem, split: str, logits: Logits) -> HeldOutRows | None:
     """The rows of a labelled split with these logits; None if the task has no probabilities."""
-    if not isinstance(problem, Classification) or len(problem.labels) < 2:
+    if problem.predicts not in ("label", "labels") or len(problem.labels) < 2:
         return None
     if not problem.labelled(split):
         return None
     targets = problem.targets(split, np.arange(problem.units(split)))
-    return HeldOutRows(logits.astype(np.float64), targets.astype(np.int64))
+    return HeldOutRows(logits.astype(np.float64), targets.astype(np.int64), problem.label_logits)

@@ -12,7 +12,6 @@ import numpy as np
 
 from cloze.artifacts.results import Calibration, LabelError, Reliance
 from cloze.model.tasks.base import Logits, Problem
-from cloze.model.tasks.classification import Regression
 from cloze.model.uncertainty.calibration import calibration
 from cloze.model.uncertainty.conformal import nonconformity, reliance
 from cloze.model.uncertainty.held_out import Floats, HeldOutRows, held_out_rows
@@ -31,7 +30,7 @@ def uncertainty(problem: Problem, logits: Mapping[str, Logits]) -> Uncertainty:
     """The fields for a task with labelled dev rows; empty for one without probabilities."""
     if "dev" not in logits or not problem.labelled("dev"):
         return {}
-    if isinstance(problem, Regression):
+    if problem.predicts == "number":
         targets = problem.targets("dev", np.arange(len(logits["dev"]))).astype(np.float64)
         return {"nonconformity": _sorted(np.abs(logits["dev"] - targets[:, None]))}
     dev = held_out_rows(problem, "dev", logits["dev"])

@@ -25,6 +25,7 @@ from cloze.model.inference import predict, task_file
 from cloze.model.inference.export import export_task
 from cloze.model.inference.predict import load_predictor
 from cloze.model.inference.task_file import TaskFile, to_score
+from cloze.model.tasks import tagging
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import Wanted
 from tests.model.task_builders import TINY, encoder_artifact, inputs, stage_table, write_lines
@@ -310,11 +311,11 @@ def test_labels_beyond_a_number_are_not_kept_and_it_is_said(
 
 
 def test_plain_text_is_cut_into_words_and_tags_become_spans() -> None:
-    assert predict.WORD.findall("J.R. Smith-Jones (of IBM), don't!") == [
+    assert tagging.WORD.findall("J.R. Smith-Jones (of IBM), don't!") == [
         *("J.R", ".", "Smith-Jones", "(", "of", "IBM", ")", ",", "don't", "!")
     ]
     words, tags = ["Ann", "Lee", "of", "IBM"], ["B-PER", "I-PER", "O", "B-ORG"]
-    assert predict.marked_spans(words, tags) == [
+    assert tagging.marked_spans(words, tags) == [
         {"label": "PER", "text": "Ann Lee", "first": 0, "last": 1},
         {"label": "ORG", "text": "IBM", "first": 3, "last": 3},
     ]
