@@ -5,8 +5,9 @@ Out: `TrialGroup`s, each run by one process: a single trial, or a grid and the s
      it; one record per trial in the unfinished artifact, and the weights of the best ones.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -266,8 +267,8 @@ class TrialRunner:
     _best: dict[str, tuple[Trial, Weights]] = field(default_factory=dict)
     """By task: the best trial of this process so far, and its weights."""
 
-    _latest: tuple[str, Weights] | None = None
-    """The file name of the trial trained last, and its weights."""
+    _latest: "Trained | None" = None
+    """The trial trained last."""
 
     _frozen: "FrozenEncoder | None" = None
 
@@ -292,15 +293,32 @@ class TrialRunner:
                 self.run(plan)
             self.world = shared
             return
-        # All points with one seed; the best one's hyper-parameters are those of every seed.
-        tried = [(self.run(plan), plan) for plan in group.points]
-        if tried:
-            # With the first of equals, the order of the grid decides.
-            best = max(tried, key=lambda pair: pair[0].dev.get(pair[0].metric, 0.0))[1]
+        # All points with the first seed; the best one's hyper-parameters are those of every seed.
+        trained: Trained | None = None
+        if group.points:
+            best, trained = self.search(group.points)
             say(f"finetune {best.task.name} {best.system}: best on dev is {best.point}")
             seeds = tuple(replace(seed, task=best.task) for seed in seeds)
-        for plan in seeds:
-            self.run(plan)
+        for number, plan in enumerate(seeds):
+            self.run(plan, None if number else trained)
+
+    def search(self, points: Sequence[TrialPlan]) -> "tuple[TrialPlan, Trained | None]":
+        """The grid point that is best on dev, and what it has trained, to be taken as it is.
+
+        None if an earlier attempt has trained it; or in limited time, of which a trial that is
+        reported has another share.
+        """
+        is_same = not (self.config.minutes or self.config.shortened)
+        best, kept, highest = points[0], None, -math.inf
+        for plan in points:
+            trial = self.run(plan)
+            score = trial.dev.get(trial.metric, 0.0)
+            # With the first of equals, the order of the grid decides.
+            if score > highest:
+                latest = self._latest if is_same else None
+                kept = latest if latest and latest.name == plan.name else None
+                best, highest = plan, score
+        return best, kept
 
     def choose(self, plan: TrialPlan, config: ChoiceConfig) -> Chosen:
         """The approach for a task, by cross-validation with the plan's seed."""
@@ -328,8 +346,11 @@ class TrialRunner:
         validation = CrossValidation(plan.problem, table, tokenizer, config, train)
         return validation.choose(self.seconds)
 
-    def run(self, plan: TrialPlan) -> Trial:
-        """The trial's record, from an earlier attempt if one has finished it."""
+    def run(self, plan: TrialPlan, trained: "Trained | None" = None) -> Trial:
+        """The trial's record, from an earlier attempt if one has finished it.
+
+        trained: the same training under another name, which is not repeated.
+        """
         if finished_file(self.output, plan.name) is not None:
             self.advance(plan.steps, f"{plan.name} already finished")
             # An earlier attempt has used its share of the time.
@@ -338,7 +359,13 @@ class TrialRunner:
             self._began -= 60 * self.config.minutes / self.trials
             self._run += 1
             return self.finished(plan)[0]
-        trial, weights, result = self.train(plan, lambda steps: self.advance(steps, plan.title))
+        if trained is None:
+            trained = self.train(plan, lambda steps: self.advance(steps, plan.title))
+            trial = trained.trial
+        else:
+            self.advance(plan.steps, f"{plan.title}: as in the grid")
+            trial = trial_record(plan, trained.result, restarts=trained.trial.restarts)
+        weights, result = trained.weights, trained.result
         self._run += 1
         if self.writes:
             if self.config.ensemble and plan.can_be_saved:
@@ -360,8 +387,8 @@ class TrialRunner:
             say(f"finetune {plan.title}: {found}")
         return trial
 
-    def train(self, plan: TrialPlan, advance: Advance) -> tuple[Trial, Weights, TrialResult]:
-        """Train and score one trial; return its record, its weights and all results.
+    def train(self, plan: TrialPlan, advance: Advance) -> "Trained":
+        """Train and score one trial.
 
         A run that ends no better than the majority on dev is restarted, up to `restarts` times
         (paper, 4.1).
@@ -373,10 +400,10 @@ class TrialRunner:
         initial = self.encoders[0]
         if plan.after is not None:
             # An earlier attempt made that trial, but its weights were not kept.
-            if self._latest is None or self._latest[0] != plan.after.name:
+            if self._latest is None or self._latest.name != plan.after.name:
                 say(f"finetune: {plan.after.name} is trained again for its weights")
                 self.train(plan.after, lambda steps: None)
-            latest = self._latest[1] if self._latest else {}
+            latest = self._latest.weights if self._latest else {}
             # The encoder's weights only: the head is new.
             kept = {n: value for n, value in latest.items() if n.startswith(ENCODER_PREFIX)}
             initial = replace(initial, parameters=kept)
@@ -403,8 +430,8 @@ class TrialRunner:
         trial = trial_record(plan, result, restarts=attempt)
         if thresholds:
             trial = trial.model_copy(update={"thresholds": thresholds})
-        self._latest = (plan.name, weights)
-        return trial, weights, result
+        self._latest = Trained(plan.name, trial, weights, result)
+        return self._latest
 
     def finished(self, plan: TrialPlan) -> tuple[Trial, FileEntry]:
         """The record written by this or another process, and its file."""
@@ -437,16 +464,16 @@ class TrialRunner:
         if trial.choice:
             names = {name: name for name in get_args(ApproachName)}
             again = replace(plan, chosen=Chosen(names[trial.choice.chosen], trial.choice))
-            return self.train(again, lambda steps: None)[1]
+            return self.train(again, lambda steps: None).weights
         # Without a clock, and shortened at the steps at which the clock has shortened it then.
         if self.config.minutes:
-            return self.train(replace(plan, shortened=trial.shortened), lambda steps: None)[1]
+            return self.train(replace(plan, shortened=trial.shortened), lambda steps: None).weights
         chosen = {"batch_size": trial.batch_size, "learning_rate": trial.learning_rate}
         task = plan.task.model_copy(update=chosen)  # possibly from the grid
         # The record has steps instead of epochs; steps of one epoch at this batch size divide them.
         epochs = trial.steps // replace(plan, task=task.model_copy(update={"epochs": 1})).steps
         again = replace(plan, task=task.model_copy(update={"epochs": epochs}))
-        return self.train(again, lambda steps: None)[1]
+        return self.train(again, lambda steps: None).weights
 
     def _trainer(
         self,
@@ -596,6 +623,18 @@ class TrialRunner:
             cache = FeatureCache(plan.problem, encoders, layers, precision=precision)
             self._cached = (key, cache)
         return self._cached[1]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What this process has trained."""
+
+    name: str
+    """The file of the trial's record."""
+
+    trial: Trial
+    weights: Weights
+    result: TrialResult
 
 
 @dataclass(frozen=True)

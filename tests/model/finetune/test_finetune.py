@@ -31,6 +31,8 @@ from cloze.model.finetune.finetune import (
     run_workers,
     worker_count,
 )
+from cloze.model.finetune.trainer import TrialResult, TrialTrainer
+from cloze.model.finetune.trials import TrialRunner
 from cloze.model.hugging_face.model_files import read_encoder_files, read_model
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.export import export_task
@@ -271,6 +273,32 @@ def test_a_grid_is_searched_on_dev_and_its_best_point_gets_all_seeds(
         (1e-2, 0),
         (1e-2, 1),
     ]
+
+
+def test_the_first_seed_is_not_trained_again_at_the_best_point(
+    data: Path, encoder: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[int, float]] = []
+    run = TrialTrainer.run
+
+    def noted(trainer: TrialTrainer, *given: Any) -> TrialResult:
+        recipe = trainer.recipe
+        trained.append((recipe.seed, recipe.task.learning_rate))
+        return run(trainer, *given)
+
+    monkeypatch.setattr(TrialTrainer, "run", noted)
+    grid = {"batch_sizes": [8], "learning_rates": [1e-2, 1e-5], "epochs": [4]}
+    config = finetune_config(data, initialisations=["pretrained"], grid=grid, save="best")
+    config |= {"tasks": config["tasks"][:1], "ensemble": True}
+    once = run_finetune(config, encoder, tmp_path / "once" / "trials")
+    assert trained == [(0, 1e-2), (0, 1e-5), (1, 1e-2)]
+    # As it was before: the point's training is not taken, but repeated.
+    search = TrialRunner.search
+    monkeypatch.setattr(TrialRunner, "search", lambda *given: (search(*given)[0], None))
+    # In a folder of its own, where there are no trials to take over.
+    twice = run_finetune(config, encoder, tmp_path / "twice" / "trials")
+    assert trained[3:] == [(0, 1e-2), (0, 1e-5), (0, 1e-2), (1, 1e-2)]
+    assert once.digest == twice.digest
 
 
 def test_frozen_layers_feed_a_probe_and_a_bilstm_from_one_or_two_encoders(
