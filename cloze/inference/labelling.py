@@ -25,7 +25,7 @@ from cloze.answer import Answer
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import write_bytes
 from cloze.artifacts.progress import say
-from cloze.inference.predicted_rows import lines_of
+from cloze.inference.predicted_rows import TableStyle, lines_of
 from cloze.model.tasks.files.json_rows import as_json
 from cloze.model.tasks.files.table_files import file_rows, read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
@@ -387,5 +387,5 @@ def table_csv(rows: Rows) -> str:
     )
     # Cells of a table of tabs are not quoted, as in a .tsv: it becomes one of commas.
     separator = "," if rows.separator == "\t" else rows.separator
-    lines = lines_of(rows_of_all, separator, within_cell=",", marked=rows.marked)
+    lines = lines_of(rows_of_all, separator, TableStyle(",", marked=rows.marked))
     return "".join(f"{line}\n" for line in lines)

@@ -8,7 +8,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -29,6 +30,20 @@ LINE_END = "\r\n"
 
 MARK = "\ufeff"
 """The byte order mark, by which spreadsheets know that a file is UTF-8."""
+
+
+@dataclass(frozen=True)
+class TableStyle:
+    """How a table is written."""
+
+    within_cell: str
+    """What parts several labels in one cell."""
+
+    marked: bool = False
+    """Whether it begins with a byte order mark."""
+
+    alike: Callable[[], Row] = dict
+    """What a row would be like, for the header of a table that has none; {} for no header."""
 
 
 def form_of(output: Path, inputs: Iterable[Path], *, of_input: str = LINES) -> str:
@@ -54,24 +69,17 @@ def form_of(output: Path, inputs: Iterable[Path], *, of_input: str = LINES) -> s
     return form
 
 
-def lines_of(
-    rows: Iterable[Row], form: str, *, within_cell: str, marked: bool = False
-) -> Iterator[str]:
-    """The lines of `rows`, without their ends; a list of labels is one cell, parted as given.
-
-    `marked`: a table begins with a byte order mark.
-    """
+def lines_of(rows: Iterable[Row], form: str, style: TableStyle) -> Iterator[str]:
+    """The lines of `rows`, without their ends; a list of labels is one cell of a table."""
     if form == LINES:
         return (json.dumps(row, ensure_ascii=False) for row in rows)
     if form == ARRAY:
         return array_lines(rows)
-    lines = _table(rows, form, within_cell=within_cell)
-    return (MARK + line if marked and not n else line for n, line in enumerate(lines))
+    lines = _table(rows, form, style)
+    return (MARK + line if style.marked and not n else line for n, line in enumerate(lines))
 
 
-def write_rows(
-    rows: Iterable[Row], output: Path, form: str, *, within_cell: str, marked: bool = False
-) -> int:
+def write_rows(rows: Iterable[Row], output: Path, form: str, style: TableStyle) -> int:
     """Write them as a stream; returns their number. Memory use is constant.
 
     A full disk is named, and of an interrupted command nothing has the file's name.
@@ -89,12 +97,12 @@ def write_rows(
         # As on standard output: a lone surrogate in JSON is escaped.
         open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
-        for line in lines_of(counted(), form, within_cell=within_cell, marked=marked):
+        for line in lines_of(counted(), form, style):
             file.write(f"{line}\n")
     return count
 
 
-def _table(rows: Iterable[Row], separator: str, *, within_cell: str) -> Iterator[str]:
+def _table(rows: Iterable[Row], separator: str, style: TableStyle) -> Iterator[str]:
     """A header and one line per row: a column for each label's probability, a cell for a list."""
     line = io.StringIO(newline="")
     # Cells are quoted if they contain a character of the line's end, which is taken off again.
@@ -110,22 +118,18 @@ def _table(rows: Iterable[Row], separator: str, *, within_cell: str) -> Iterator
 
     def plain(cell: JsonValue) -> JsonValue:
         texts = [one for one in cell if isinstance(one, str)] if isinstance(cell, list) else []
-        parts = any(within_cell in one for one in texts)
+        parts = any(style.within_cell in one for one in texts)
         if isinstance(cell, list) and len(texts) == len(cell) and not parts:
-            return within_cell.join(texts)  # labels, as the task's own files write them
+            return style.within_cell.join(texts)  # labels, as the task's own files write them
         is_scalar = isinstance(cell, str | float | int) and not isinstance(cell, bool)
         return "" if cell is None else cell if is_scalar else json.dumps(cell, ensure_ascii=False)
 
     header: list[str] = []
-    for number, row in enumerate(rows, start=1):
-        shares = row.get("probabilities")
-        if isinstance(shares, dict):  # else a column of the input
-            del row["probabilities"]
-            replaced = [name for label in shares if (name := f"probability {label}") in row]
-            if replaced and not header:
-                say(f"the input's columns {', '.join(replaced)} are replaced by those predicted")
-            row |= {f"probability {label}": share for label, share in shares.items()}
+    for number, found in enumerate(rows, start=1):
+        row, replaced = _in_columns(found)
         if not header:
+            if replaced:
+                say(f"the input's columns {', '.join(replaced)} are replaced by those predicted")
             header = [*row]
             yield written(header)
         if unknown := next((name for name in row if name not in header), ""):
@@ -134,3 +138,15 @@ def _table(rows: Iterable[Row], separator: str, *, within_cell: str) -> Iterator
                 "table; write JSON lines (--output NAME.jsonl)"
             )
         yield written(row.get(name) for name in header)
+    if not header and (like := style.alike()):
+        yield written(_in_columns(like)[0])
+
+
+def _in_columns(row: Row) -> tuple[Row, list[str]]:
+    """The row with a column for each label's probability, and which of these it had before."""
+    shares = row.get("probabilities")
+    if not isinstance(shares, dict):  # a column of the input
+        return row, []
+    others = {name: cell for name, cell in row.items() if name != "probabilities"}
+    columns: Row = {f"probability {label}": share for label, share in shares.items()}
+    return others | columns, [name for name in columns if name in others]

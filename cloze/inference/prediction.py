@@ -29,7 +29,7 @@ from cloze.inference.input_texts import (
     names_a_file,
     texts_or_lines,
 )
-from cloze.inference.predicted_rows import LINES, form_of, lines_of, write_rows
+from cloze.inference.predicted_rows import LINES, TableStyle, form_of, lines_of, write_rows
 from cloze.init.labelled_files import CONLL, SAMPLED_BYTES
 from cloze.model.config import TaskConfig
 from cloze.model.encoder.precision import Precision
@@ -104,17 +104,21 @@ def predict(
     else:
         found = predictor.rows(_rows(texts, predictor.saved.task), source="row")
         rows = found if texts else metered(found, verb="predict", unit="rows")
-    within_cell, marked = predictor.saved.task.label_separator, bool(opened and opened.marked)
+    style = TableStyle(
+        predictor.saved.task.label_separator,
+        marked=bool(opened and opened.marked),
+        alike=lambda: _row_like(predictor, opened) if opened and opened.columns.names else {},
+    )
     answer = None
     if output:
         form = form_of(output, inputs, of_input=form)
-        count = write_rows(rows, output, form, within_cell=within_cell, marked=marked)
+        count = write_rows(rows, output, form, style)
         text = f"{output}: {count:,} rows"
         answer = Answer({"rows": count, "file": str(output)}, text, place.json)
     elif place.json:
         print_array(rows)
     else:
-        print_lines(lines_of(rows, form, within_cell=within_cell, marked=marked))
+        print_lines(lines_of(rows, form, style))
     # Only now are all answers known.
     if opened and (scores := opened.score(scored)):
         say(f"{file}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}")
@@ -136,11 +140,21 @@ def _of_file(predictor: Predictor, file: TaskFile, scored: list[Row]) -> Iterato
         yield {**columns, **answer}
 
 
+def _row_like(predictor: Predictor, file: TaskFile) -> Row:
+    """What a row of a file without rows would be like with its prediction."""
+    # Which columns are predicted depends on the family, the labels and the confidence: a text in
+    # every column of the file asks the model itself.
+    row: Row = dict.fromkeys(file.columns.names, "a")
+    (answer,) = predictor.table(file.window([(1, row)]))
+    return {**file.shown(row), **answer}
+
+
 def _is_task_file(path: str, task: TaskConfig) -> bool:
     """Whether a file's rows are more than texts, one per line: a table, or CoNLL's columns."""
     suffix = Path(path).suffix.lower()
-    if task.kind != "tagging" or suffix != ".txt":
-        return suffix in (*TABLES, *(CONLL if task.kind == "tagging" else ()))
+    parts = task.family.parts
+    if not parts or suffix != ".txt":
+        return suffix in (*TABLES, *(CONLL if parts else ()))
     with open(path, "rb") as file:
         # The last line may be cut.
         lines = file.read(SAMPLED_BYTES).decode("utf-8", "replace").split("\n")[:-1]

@@ -254,6 +254,22 @@ def files_beside(source: Path) -> set[str]:
     return {path.name for path in source.parent.iterdir()} - {source.name}
 
 
+@pytest.mark.parametrize(("ending", "begin"), [("csv", "\ufeff"), ("csv", ""), ("tsv", "")])
+def test_a_table_without_rows_gives_the_header_that_it_has_with_rows(
+    model: str, numbers: str, tmp_path: Path, ending: str, begin: str
+) -> None:
+    for each in (model, numbers):
+        tables = []
+        for name, rows in (("none", ""), ("one", "a list\tb\t\n")):
+            path = tmp_path / f"{name}.{ending}"
+            text = f"{begin}text_a\tprobabilities\tlabel\n{rows}"
+            path.write_text(text if ending == "tsv" else text.replace("\t", ","))
+            tables.append(printed(each, path))
+        none, one = tables
+        assert none == one.split("\n")[0] + "\n"
+        assert "prediction" in none
+
+
 @pytest.mark.parametrize("name", ["out.csv", "out"])
 def test_an_output_file_has_the_form_of_the_input(model: str, source: Path, name: str) -> None:
     output = source.with_name(name)
