@@ -58,6 +58,10 @@ WORTH_ANNOUNCING = 120.0
 LAST_SECONDS = 10.0
 """Time for Prefect's page to show how a run ended that was interrupted or failed."""
 
+STALLED_SECONDS = 60.0
+"""How long a finished run waits for Prefect's page to show anything more of it. Each call of a
+server that was stopped waits for as long, and is tried again."""
+
 WithoutPrefect = Annotated[bool, Parameter(help="Run without starting a Prefect server.")]
 
 
@@ -179,7 +183,8 @@ def _run_with_prefect(plans: Sequence[Plan]) -> list[RunRecord]:
 
 def _followed_by_prefect(plans: Sequence[Plan], server: Server) -> list[RunRecord]:
     """Run the plans, while another thread waits for the server, and follows them as flows."""
-    runs, stopped = [Followed(plan) for plan in plans], threading.Event()
+    runs = [Followed(plan) for plan in plans]
+    answering, stopped = threading.Event(), threading.Event()
 
     def following() -> None:
         try:
@@ -189,12 +194,13 @@ def _followed_by_prefect(plans: Sequence[Plan], server: Server) -> list[RunRecor
             while not server.ready():
                 if stopped.wait(0.1):
                     return
+            answering.set()
             with reporting_to(server.url):
                 for one in runs:
                     execute_as_flow(one.plan, one)
         except BaseException as error:
-            # The run's own failure is raised where the run is executed.
-            if not any(one.failure for one in runs):
+            # A run's own failure is raised where it is executed, and one warning is enough.
+            if not stopped.is_set() and not any(one.failure for one in runs):
                 reason = str(error) or type(error).__name__
                 say(f"warning: Prefect's page is incomplete: {reason}")
 
@@ -206,7 +212,19 @@ def _followed_by_prefect(plans: Sequence[Plan], server: Server) -> list[RunRecor
         stopped.set()
         thread.join(LAST_SECONDS)
         raise
-    thread.join()
+    # A server that does not start ends the thread by itself.
+    while thread.is_alive() and not answering.wait(0.1):
+        pass
+    shown = -1
+    while thread.is_alive() and shown < (now := sum(one.shown for one in runs)):
+        shown = now
+        thread.join(STALLED_SECONDS)
+    if thread.is_alive():  # it ends with this process
+        stopped.set()
+        say(
+            "warning: Prefect's page is incomplete: its server has not answered for "
+            f"{STALLED_SECONDS:.0f} s"
+        )
     return records
 
 
@@ -291,7 +309,12 @@ def serve(config: ConfigPath, /, *, port: int = 4200, target: Target = TARGET) -
     space = writable_workspace(machine.workspace)
     # inherited by the runs: a user's own `flows/` must not shadow ours
     os.environ["PYTHONSAFEPATH"] = "1"
-    elsewhere = bool(os.environ.get("PREFECT_API_URL"))
+    elsewhere = os.environ.get("PREFECT_API_URL", "")
+    # Before Prefect is imported and its server answers, which may take half a minute.
+    if elsewhere:
+        say(f"serve {run.name}: asking the server at {elsewhere}")
+    else:
+        say(f"serve {run.name}: starting a server, which will be at http://127.0.0.1:{port}")
     with prefect_server(space, run=run.name, port=port) as url:
         # imported here because Prefect reads its settings on import
         from cloze.flows.prefect.serving import serve_flows

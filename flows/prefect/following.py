@@ -31,6 +31,8 @@ class Followed(logging.Handler):
         self.plan = plan
         self.failure: BaseException | None = None
         """What ended the run, if it did not finish."""
+        self.shown = 0
+        """How much of the run the flow has shown: it grows as long as the server answers."""
         self._record: RunRecord | None = None
         # Events, and between them how each attempt at a stage ended; None is the end of the run.
         self._told: SimpleQueue[logging.LogRecord | _Ended | None] = SimpleQueue()
@@ -59,6 +61,7 @@ class Followed(logging.Handler):
     def follow(self, handlers: Iterable[logging.Handler]) -> None:
         """Send events to Prefect's `handlers` until an attempt has ended; raises its failure."""
         while told := self._told.get():
+            self.shown += 1
             if isinstance(told, logging.LogRecord):
                 for handler in handlers:
                     handler.handle(told)
@@ -72,7 +75,7 @@ class Followed(logging.Handler):
     def record(self) -> RunRecord:
         """The run's record, once the run has ended; raises its failure."""
         while self._told.get():
-            pass
+            self.shown += 1
         if self._record is None:
             raise self.failure or Unfinished
         return self._record

@@ -35,6 +35,16 @@ def standins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
+def killed_once(standins: Callable[..., None], tmp_path: Path) -> Callable[..., None]:
+    """The same, where `vocabulary` is killed the first time; call it with the others' behaviour."""
+
+    def behave(**behaviours: dict[str, Any]) -> None:
+        standins(vocabulary={"kill": str(tmp_path / "killed")}, **behaviours)
+
+    return behave
+
+
+@pytest.fixture
 def inline(standins: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """The same without processes, for tests that do not need them."""
 

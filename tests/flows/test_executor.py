@@ -122,12 +122,11 @@ def test_a_stage_that_fails_ends_the_run_and_the_next_one_goes_on_there(
 
 
 def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
-    standins: Callable[..., None],
+    killed_once: Callable[..., None],
     executed: Executed,
-    tmp_path: Path,
     events: list[tuple[str, str, str]],
 ) -> None:
-    standins(vocabulary={"kill": str(tmp_path / "killed")}, tokens={"fail": 1})
+    killed_once(tokens={"fail": 1})
     with pytest.raises(StageFailed, match="^tokens: the text: is wrong"):
         executed()
     warned = [(stage, text) for stage, state, text in events if state == "warning"]
@@ -138,10 +137,10 @@ def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
 
 
 def test_a_killed_stage_is_tried_no_oftener_than_asked_for(
-    standins: Callable[..., None], run: RunConfig, machine: MachineConfig, tmp_path: Path
+    killed_once: Callable[..., None], run: RunConfig, machine: MachineConfig
 ) -> None:
     once = machine.model_copy(update={"jobs": machine.jobs.model_copy(update={"retries": 0})})
-    standins(vocabulary={"kill": str(tmp_path / "killed")})
+    killed_once()
     with pytest.raises(StageFailed, match="killed by signal 9"):
         execute(Plan(run, once))
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -105,13 +104,12 @@ def test_a_flow_refuses_what_the_commands_refuse(
 
 def test_a_killed_stage_is_tried_again_and_a_failed_one_is_not(
     server: str,
-    standins: Callable[..., None],
+    killed_once: Callable[..., None],
     run: RunConfig,
     machine: MachineConfig,
-    tmp_path: Path,
     events: list[tuple[str, str, str]],
 ) -> None:
-    standins(vocabulary={"kill": str(tmp_path / "killed")}, tokens={"fail": 1})
+    killed_once(tokens={"fail": 1})
     failure = pytest.raises(StageFailed, match="^tokens: the text: is wrong")
     with failure, reporting_to(server):
         prepare(run, machine)
