@@ -1,5 +1,6 @@
 """A family is one module and one registration: everything else asks for its attributes."""
 
+import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,15 @@ from cloze.model.uncertainty.calibration import fit_temperatures
 from cloze.model.uncertainty.held_out import held_out_rows
 from tests.model.task_builders import TOKENIZER, encoder_artifact, finetune_table, write_lines
 from tests.model.tasks.ordinal import ERROR, KAPPA, Ordinal
+from tests.test_architecture import MODULES, ours
+
+KNOW_A_FAMILY = {
+    "cloze.model.finetune.contrast",  # trains a classification by another loss
+    "cloze.model.inference.onnx",  # ranks as retrieval does, by what a graph computes
+    "cloze.paper.server_formats",  # the files of two benchmarks' servers
+    "cloze.flows.config",  # [pairs] makes files for retrieval
+}
+"""Modules outside model/tasks that import a family's module, or ask for a `kind` by name."""
 
 TEXTS = {"1": "error raised", "2": "value name", "10": "new array"}
 
@@ -139,6 +149,31 @@ def test_kappa_is_that_of_scikit_learn_and_errors_are_in_steps(tmp_path: Path) -
     assert problem.score("dev", ["2", "1", "2", "10"]) == {KAPPA: pytest.approx(kappa), ERROR: 0.5}
     logits = np.array([[2.0, 1.0], [-1.0, -2.0], [1.0, -1.0], [3.0, 2.0]], np.float32)
     assert problem.predictions("dev", logits) == ["10", "1", "2", "10"]
+
+
+def test_a_family_is_named_by_its_registration_alone() -> None:
+    homes = {one.problem.partition(":")[0] for one in TASK_FAMILIES.values()}
+    outside = {
+        module: path
+        for module, path in MODULES.items()
+        if not module.startswith("cloze.model.task") and module not in KNOW_A_FAMILY
+    }
+    imported = {module: found for module, path in outside.items() if (found := ours(path) & homes)}
+    assert imported == {}
+    asked = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module, path in outside.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Attribute | ast.Name)
+        and ast.unparse(node.left).rpartition(".")[2] == "kind"
+        and any(
+            isinstance(one, ast.Constant) and one.value in TASK_FAMILIES
+            for right in node.comparators
+            for one in ast.walk(right)
+        )
+    ]
+    assert asked == []
 
 
 @pytest.mark.parametrize("kind", TASK_FAMILIES)
