@@ -1299,12 +1299,12 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 14
-    """14: contrastive tuning trains the encoder's upper layers, and is preferred; folds share
-    the penalty of a head; 13: the penalty of a linear head is chosen; 12: a trial's record says how
-    a time limit has shortened it; 11: saved tasks have the settings of reranking; 10: with
-    `select = "best"`, the weights are those of the selected epoch; a text that is query and passage
-    has a vector as each.
+    format_version: ClassVar[int] = 15
+    """15: contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains
+    the encoder's upper layers, and is preferred; folds share the penalty of a head; 13: the penalty
+    of a linear head is chosen; 12: a trial's record says how a time limit has shortened it; 11:
+    saved tasks have the settings of reranking; 10: with `select = "best"`, the weights are those of
+    the selected epoch; a text that is query and passage has a vector as each.
     """
 
     finetune: Annotated[FinetuneConfig, AfterValidator(_decided)]

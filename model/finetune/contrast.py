@@ -38,8 +38,9 @@ from cloze.model.training.distributed import World
 
 # B sequences, T tokens of all of them, H width of a vector
 
-STEPS = 8
-"""Steps of a tuning, or one pass over the rows if that is more."""
+STEPS = 12
+"""Steps of a tuning, or one pass over the rows if that is more. Eight gave 1.3 points less
+(standard error 0.4, eleven draws of eight rows a class), and twenty no more than twelve."""
 
 TEMPERATURE = 0.1
 """Cosines are divided by it (Khosla et al. 2020)."""
