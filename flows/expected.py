@@ -463,11 +463,13 @@ class Work:
             one = self._flops_of(tokens)
             if task.family.reranks:  # one sequence for each candidate
                 one *= 1 + task.reranking.negatives
-            trials = len(config.seeds) * len(config.initialisations)
-            recipes = [(task.epochs, task.batch_size)] * trials
+            recipes = [(task.epochs, task.batch_size)] * len(config.seeds)
             if grid := config.grid:
-                # Every combination of the grid is one more trial, with its own epochs and batches.
-                recipes += [*product(grid.epochs, grid.batch_sizes)] * len(grid.learning_rates)
+                # Every combination of the grid is a trial, with its own epochs and batches, of
+                # which the best is the first seed's as well.
+                found = [*product(grid.epochs, grid.batch_sizes)] * len(grid.learning_rates)
+                recipes = [*recipes[1:], *found]
+            recipes *= len(config.initialisations)
             flops += examples * one * sum(epochs for epochs, _ in recipes)
             flops += len(recipes) * self._ranked_flops(task)
             steps += examples * sum(epochs / batch_size for epochs, batch_size in recipes)

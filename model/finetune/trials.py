@@ -305,17 +305,15 @@ class TrialRunner:
     def search(self, points: Sequence[TrialPlan]) -> "tuple[TrialPlan, Trained | None]":
         """The grid point that is best on dev, and what it has trained, to be taken as it is.
 
-        None if an earlier attempt has trained it; or in limited time, of which a trial that is
-        reported has another share.
+        None if an earlier attempt has trained it, whose weights were not kept.
         """
-        is_same = not (self.config.minutes or self.config.shortened)
         best, kept, highest = points[0], None, -math.inf
         for plan in points:
             trial = self.run(plan)
             score = trial.dev.get(trial.metric, 0.0)
             # With the first of equals, the order of the grid decides.
             if score > highest:
-                latest = self._latest if is_same else None
+                latest = self._latest
                 kept = latest if latest and latest.name == plan.name else None
                 best, highest = plan, score
         return best, kept

@@ -25,7 +25,7 @@ from cloze.flows.expected import (
 )
 from cloze.flows.plan import Plan
 from cloze.flows.workspace import read_record, workspace, write_record
-from cloze.model.config import TrainingMachine
+from cloze.model.config import TaskConfig, TrainingMachine
 from cloze.model.hardware import machine_precision
 from tests.conftest import PROJECT
 
@@ -343,13 +343,28 @@ def test_a_gpu_is_reckoned_with_at_its_configured_rate(
     assert found.basis == "300 TFLOP/s (rates.gpu_tflops)"
 
 
-def test_seeds_and_initialisations_multiply_the_work_of_fine_tuning(small: dict[str, Any]) -> None:
-    def flops(**finetune: object) -> float:
-        table = {**small, "finetune": {**small["finetune"], **finetune}}
-        return Work(RunConfig.model_validate(table)).of("finetune")
+def fine_tuning(small: dict[str, Any], **settings: object) -> float:
+    """The work of fine-tuning with one seed, or other settings."""
+    table = {**small, "finetune": {**small["finetune"], "seeds": [0], **settings}}
+    return Work(RunConfig.model_validate(table)).of("finetune")
 
-    both = ("pretrained", "random")
-    assert flops(seeds=[0, 1], initialisations=both) == pytest.approx(4 * flops(seeds=[0]))
+
+def test_seeds_and_initialisations_multiply_the_work_of_fine_tuning(small: dict[str, Any]) -> None:
+    found = fine_tuning(small, seeds=[0, 1], initialisations=("pretrained", "random"))
+    assert found == pytest.approx(4 * fine_tuning(small))
+
+
+def test_a_grid_is_searched_for_each_initialisation_and_takes_the_place_of_a_seed(
+    small: dict[str, Any],
+) -> None:
+    once, both = fine_tuning(small), ("pretrained", "random")
+    # Two rates, two batches, and as many epochs as without a grid, or three times as many.
+    epochs = TaskConfig(name="parts", kind="tagging").epochs
+    grid = {"batch_sizes": [8, 16], "learning_rates": [1e-5, 2e-5], "epochs": [epochs, 3 * epochs]}
+    searched = 2 * 2 * (1 + 3)
+    assert fine_tuning(small, grid=grid) == pytest.approx(searched * once)
+    more = fine_tuning(small, grid=grid, seeds=[0, 1], initialisations=both)
+    assert more == pytest.approx(2 * (searched + 1) * once)
 
 
 def test_the_measured_rates_are_some_that_a_processor_can_have() -> None:
