@@ -214,15 +214,6 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
         config = DedupStage(**common, dedup=run.dedup)
         stages.append(Stage(config, inputs=filters, external={**documents, **evaluation}))
     vocabulary = {"vocabulary.path": run.vocabulary.path}
-    recipe = run.mixed_recipe
-    begins_with = run.word_vectors
-    if recipe.continue_from:  # the finished run has already used what it began with
-        recipe, begins_with = recipe.model_copy(update={"init": ""}), None
-    vectors = []
-    if begins_with:
-        static = WordVectorsStage(width=run.encoder.hidden_size, word_vectors=begins_with)
-        vectors.append(Stage(static, inputs={"tokens": "tokens"}))
-    made = {stage.name: stage.name for stage in vectors}
     return [
         *stages,
         Stage(
@@ -239,18 +230,26 @@ def _pretraining(run: RunConfig, corpus: CorpusConfig) -> list[Stage]:
             ExamplesStage(seed=run.seed, examples=run.examples, names=names),
             inputs={"tokens": "tokens"},
         ),
-        *vectors,
-        Stage(
-            PretrainStage(
-                seed=run.pretraining_seed,
-                encoder=run.encoder,
-                pretrain=recipe,
-            ),
-            inputs={"examples": "examples", **made},
-            models={"continued": recipe.continue_from},
-            external={"init": ExternalInput(models={"pretrain.init": recipe.init})},
-        ),
+        *_encoder(run),
     ]
+
+
+def _encoder(run: RunConfig) -> list[Stage]:
+    """The stages from the examples to the encoder."""
+    recipe, begins_with = run.mixed_recipe, run.word_vectors
+    if recipe.continue_from:  # the finished run has already used what it began with
+        recipe, begins_with = recipe.model_copy(update={"init": ""}), None
+    vectors = []
+    if begins_with:
+        static = WordVectorsStage(width=run.encoder.hidden_size, word_vectors=begins_with)
+        vectors.append(Stage(static, inputs={"tokens": "tokens"}))
+    pretraining = Stage(
+        PretrainStage(seed=run.pretraining_seed, encoder=run.encoder, pretrain=recipe),
+        inputs={"examples": "examples", **{stage.name: stage.name for stage in vectors}},
+        models={"continued": recipe.continue_from},
+        external={"init": ExternalInput(models={"pretrain.init": recipe.init})},
+    )
+    return [*vectors, pretraining]
 
 
 def _scoring(
