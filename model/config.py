@@ -1299,8 +1299,9 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 15
-    """15: contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains
+    format_version: ClassVar[int] = 16
+    """16: sentence encoders read as much as before if they trained on shorter texts; 15:
+    contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains
     the encoder's upper layers, and is preferred; folds share the penalty of a head; 13: the penalty
     of a linear head is chosen; 12: a trial's record says how a time limit has shortened it; 11:
     saved tasks have the settings of reranking; 10: with `select = "best"`, the weights are those of

@@ -374,7 +374,8 @@ def _modules_of(task: TaskConfig, initial: EncoderFiles) -> SentenceModules:
     return SentenceModules(
         (initial.pooling,),
         (NORMALIZE,),
-        task.max_seq_length,
+        # Training on the beginnings of texts saves time; search still reads as much as before.
+        max(task.max_seq_length, given.max_seq_length if given else 0),
         prompts={
             **(given.prompts if given else {}),
             **(prompts if any(prompts.values()) else {}),

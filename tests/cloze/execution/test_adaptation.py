@@ -272,7 +272,10 @@ def test_a_sentence_encoder_is_trained_further_on_pairs(cloze: Cloze, begun: Pat
     assert planned.returncode == 0, planned.stderr
 
 
-SMALL = ("--set", "pairs.words=8", "--set", "finetune.tasks.0.learning_rate=0.01")
+SMALL = (
+    *("--set", "pairs.words=8", "--set", "finetune.tasks.0.learning_rate=0.01"),
+    *("--set", "finetune.tasks.0.max_seq_length=8"),
+)
 
 
 @pytest.mark.slow
@@ -319,6 +322,8 @@ def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
     assert again.stdout.splitlines()[-2:] == done.stdout.splitlines()[-2:]
     assert cloze("export", "texts", "vectors", "--task", "retrieval").returncode == 0
     assert (begun / "vectors" / "modules.json").exists()
+    limits = json.loads((begun / "vectors" / "sentence_bert_config.json").read_text())
+    assert limits["max_seq_length"] == 12  # that of the encoder, though training cut texts at 8
     card = (begun / "vectors" / "README.md").read_text()
     assert "license: mit\n" in card.split("---\n")[1]
     assert "Another's card" not in card
