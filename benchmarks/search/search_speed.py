@@ -1,6 +1,6 @@
 """Milliseconds per question over a million passages: vectors, words, both; faiss and bm25s beside.
 
-    python benchmarks/tasks/search_speed.py --passages 1000000
+    python benchmarks/search/search_speed.py --passages 1000000
 
 In:  nothing; passages are made up: vectors of length 1, and words with frequencies as in text.
      faiss-cpu, if it is installed.

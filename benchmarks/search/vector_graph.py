@@ -1,6 +1,6 @@
 """Search among millions of vectors: an exact scan against the graph of `cloze search --index`.
 
-    python benchmarks/tasks/vector_graph.py --vectors vectors.npy --rows 200000
+    python benchmarks/search/vector_graph.py --vectors vectors.npy --rows 200000
 
 In:  vectors of a folder's passages, as `cloze search` writes them.
 Out: benchmarks/results/vector_graph.json: seconds per question both ways, on a memory-mapped file
