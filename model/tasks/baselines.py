@@ -52,8 +52,9 @@ def mean_label(train: TaskTable) -> Predict:
 
 def bag_of_words(train: TaskTable) -> Predict:
     """Logistic regression over a text's word unigrams and bigrams."""
-    model = _regression(_words(train), [str(label) for label in train.columns["label"]])
-    return lambda table: list(model.predict(_words(table)))
+    words, seen = _known_words(train)
+    model = _regression(words, [str(label) for label in train.columns["label"]])
+    return lambda table: list(model.predict(_words(table)[:, seen]))
 
 
 def frequent_label(train: TaskTable) -> Predict:
@@ -64,7 +65,7 @@ def frequent_label(train: TaskTable) -> Predict:
 
 def bag_of_words_by_label(train: TaskTable) -> Predict:
     """One logistic regression per label over a text's word unigrams and bigrams."""
-    rows, words = _lists(train, "label"), _words(train)
+    rows, (words, seen) = _lists(train, "label"), _known_words(train)
     models: dict[str, Any] = {}
     always = []
     for label in sorted({label for labels in rows for label in labels}):
@@ -76,7 +77,7 @@ def bag_of_words_by_label(train: TaskTable) -> Predict:
             models[label] = _regression(words, present)
 
     def predict(table: TaskTable) -> list[Prediction]:
-        words = _words(table)
+        words = _words(table)[:, seen]
         found: list[list[JsonValue]] = [[*always] for _ in range(len(table))]
         for label, model in models.items():
             for row in np.flatnonzero(model.predict(words)):
@@ -140,6 +141,16 @@ def _regression(features: Any, labels: Sequence[str | bool]) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=10.0, max_iter=200).fit(features, labels)
+
+
+def _known_words(train: TaskTable) -> tuple[Any, NDArray[np.int64]]:
+    """The features of the training texts that any of them has, and which they are of `_words`."""
+    words = _words(train)
+    # A feature that no text has gets the weight 0. With all million hashes, the optimizer's memory
+    # of 77 labels would be 13 GB, and most of the time of few rows would be spent on zeros. The
+    # first is always among them: texts without a word have features, too.
+    seen = np.union1d(words.indices, [0]).astype(np.int64)
+    return words[:, seen], seen
 
 
 def _words(table: TaskTable) -> Any:
