@@ -37,8 +37,8 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
         env=environment,
     ) as running:
         assert running.stderr
-        lines = [running.stderr.readline() for _ in range(2)]
-        assert "prefect deployment run end-to-end/smoke" in lines[1], lines
+        lines = [running.stderr.readline() for _ in range(3)]
+        assert "prefect deployment run end-to-end/smoke" in lines[2], lines
         secret = (workspace / "prefect" / "secret").read_text().strip()
         environment["PREFECT_API_AUTH_STRING"] = secret
         yield Deployment("smoke", f"http://127.0.0.1:{port}/api", environment, RunFolder(workspace))

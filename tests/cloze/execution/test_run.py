@@ -20,7 +20,8 @@ def test_a_port_in_use_is_a_one_line_error_with_a_remedy(
         port = taken.getsockname()[1]
         done = cloze("serve", "try.toml", "--port", str(port))
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    started, line = done.stderr.splitlines()
+    assert started.startswith("serve try: starting a server")
     assert f"port {port}: address already in use; choose another one (--port {port + 1})" in line
 
 

@@ -72,7 +72,10 @@ def test_two_nodes_share_the_trials_each_run_once_also_if_the_job_is_cancelled_o
     log = (there / "smoke" / "jobs" / "finetune" / "log").read_text().splitlines()
     for one in trials:
         title = f"finetune {one.task} {one.system} seed {one.seed}: "
-        assert sum(line.startswith(title) for line in log) == 1, title
+        told = sum(line.startswith(title) for line in log)
+        # One that was cancelled between its file and its line is not told of.
+        cut_off = f"trials/{one.task}-{one.system}-{one.seed}.json" in begun
+        assert told == 1 or (cut_off and not told), title
     ran = [set(json.loads(file.read_text())) for file in sorted(seconds_files(artifact.directory))]
     assert len(ran) == 4, "two nodes with two workers each"
     assert all(ran)
