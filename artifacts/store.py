@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -162,7 +162,8 @@ def open_file(directory: str, entry: FileEntry, *, scratch: str) -> str:
         clear_once(os.path.dirname(path))  # a killed download of what another has finished since
         if not (os.path.exists(path) and cached_digest_of_file(path) == entry.sha256):
             filesystem.fetch_file(remote, path)
-        os.utime(scratch)  # the time of its last use, for whoever tidies the cache
+        with suppress(OSError):  # a cache that others filled may only be read
+            os.utime(scratch)  # the time of its last use, for whoever tidies it
     found = cached_digest_of_file(path)
     if found != entry.sha256:
         raise IntegrityError(

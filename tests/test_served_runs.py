@@ -36,15 +36,18 @@ def served(golden: GoldenRun, tmp_path_factory: pytest.TempPathFactory) -> Itera
         cwd=PROJECT,
         env=environment,
     ) as running:
-        assert running.stderr
-        lines = [running.stderr.readline() for _ in range(3)]
-        assert "prefect deployment run end-to-end/smoke" in lines[2], lines
-        secret = (workspace / "prefect" / "secret").read_text().strip()
-        environment["PREFECT_API_AUTH_STRING"] = secret
-        yield Deployment("smoke", f"http://127.0.0.1:{port}/api", environment, RunFolder(workspace))
-        below = list(descendants(running.pid))
-        running.terminate()
-        running.communicate(timeout=PATIENCE)
+        try:
+            assert running.stderr
+            lines = [running.stderr.readline() for _ in range(3)]
+            assert "prefect deployment run end-to-end/smoke" in lines[2], lines
+            secret = (workspace / "prefect" / "secret").read_text().strip()
+            environment["PREFECT_API_AUTH_STRING"] = secret
+            api = f"http://127.0.0.1:{port}/api"
+            yield Deployment("smoke", api, environment, RunFolder(workspace))
+        finally:
+            below = list(descendants(running.pid))
+            running.terminate()
+            running.communicate(timeout=PATIENCE)
     assert [pid for pid in below if ProcessId.of(pid).alive] == []
 
 

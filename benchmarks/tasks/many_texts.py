@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from benchmarks.measuring import Arguments, machine, write_result
+from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
 from benchmarks.tasks.answers import (
     PACKAGES,
     WORDS,
@@ -29,7 +29,6 @@ from benchmarks.tasks.answers import (
     sentence_transformers_side,
     with_graphs,
 )
-from benchmarks.tasks.finetuning_fit import weights
 from cloze.model.inference.load import load_model
 from cloze.model.training.waiting import patient_threads
 
@@ -57,7 +56,7 @@ def timed(count: int, began: tuple[float, float]) -> dict[str, float]:
 
 def ours(count: int, precision: str) -> dict[str, object]:
     """One stream of all texts."""
-    model = load_model(weights(), device="cpu", precision=precision)  # type: ignore[arg-type]  # one of three
+    model = load_model(sentence_encoder(), device="cpu", precision=precision)  # type: ignore[arg-type]  # one of three
     model.embed(list(short_texts(BATCH)))
     sizes, tenth = [megabytes()], count // 10
     began = time.perf_counter(), time.process_time()

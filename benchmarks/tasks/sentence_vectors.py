@@ -25,7 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks import measuring
-from benchmarks.tasks.finetuning_fit import QUIET, our_trainer, weights
+from benchmarks.tasks.finetuning_fit import QUIET, our_trainer
 from cloze.model.config import OptimizerConfig, TaskConfig
 
 BATCH, LENGTH = 64, 128
@@ -86,7 +86,7 @@ def train_theirs(arguments: argparse.Namespace) -> dict[str, float]:
             moments.append(time.monotonic())
 
     queries, passages = zip(*read_pairs(arguments.pairs, arguments.steps * BATCH), strict=True)
-    model = sentence_transformers.SentenceTransformer(weights(), device="cpu")
+    model = sentence_transformers.SentenceTransformer(measuring.sentence_encoder(), device="cpu")
     model.max_seq_length = LENGTH
     with tempfile.TemporaryDirectory() as folder:
         sentence_transformers.SentenceTransformerTrainer(
@@ -113,7 +113,7 @@ def embed_ours(arguments: argparse.Namespace) -> dict[str, float]:
     from cloze.model.training.waiting import patient_threads
 
     texts = [passage for _, passage in read_pairs(arguments.pairs, arguments.texts)]
-    model = load_model(weights(), device="cpu", precision=arguments.precision)
+    model = load_model(measuring.sentence_encoder(), device="cpu", precision=arguments.precision)
     with patient_threads(arguments.threads):
         # The first call allocates and is not timed.
         list(model.sentence_vectors(texts[:BATCH]))
@@ -131,7 +131,9 @@ def embed_theirs(arguments: argparse.Namespace) -> dict[str, float]:
 
     texts = [passage for _, passage in read_pairs(arguments.pairs, arguments.texts)]
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
-    model = SentenceTransformer(weights(), device="cpu", model_kwargs={"dtype": dtype})
+    model = SentenceTransformer(
+        measuring.sentence_encoder(), device="cpu", model_kwargs={"dtype": dtype}
+    )
     model.encode(texts[:BATCH])
     rates = {}
     for size in THEIR_BATCHES:

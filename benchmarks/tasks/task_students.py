@@ -27,8 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, machine, write_result
-from benchmarks.tasks.finetuning_fit import weights
+from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
 from cloze.flows.workspace import run_artifact, workspace
 from cloze.model.distillation.quality import milliseconds
 from cloze.model.inference.predict import load_predictor
@@ -117,7 +116,7 @@ def models(name: str, task: Task, source: Path, place: Path, layers: int) -> dic
     table = {
         "name": TEACHER,
         "finetune": {
-            "encoder": weights(),
+            "encoder": sentence_encoder(),
             "seeds": [0],
             "tasks": [
                 {

@@ -25,8 +25,7 @@ import tomli_w
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import ROOT, Arguments, add_result, machine, run_cloze
-from benchmarks.tasks.finetuning_fit import weights
+from benchmarks.measuring import ROOT, Arguments, add_result, machine, run_cloze, sentence_encoder
 from cloze.artifacts.results import Scores
 from cloze.artifacts.store import open_artifact
 
@@ -92,7 +91,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     if arguments.examples:
         task["train_examples"] = arguments.examples
     finetune = {
-        "encoder": weights(),
+        "encoder": sentence_encoder(),
         "tasks": [task],
         "seeds": list(range(arguments.seeds)),
         "initialisations": ["pretrained", "random"],
