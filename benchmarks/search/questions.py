@@ -10,16 +10,23 @@ from pathlib import Path
 import numpy as np
 
 
-def write_beir(source: Path, folder: Path, *, questions: int) -> None:
-    """The paragraphs of a file in SQuAD's format as documents, and a sample of its questions."""
+def write_beir(source: Path, folder: Path, *, questions: int, beside: int = 0) -> None:
+    """The paragraphs of a file in SQuAD's format as documents, and a sample of its questions.
+
+    `beside`: so many of the questions that are not in that sample, instead of it.
+    """
     documents: dict[str, str] = {}
     asked: list[tuple[str, str]] = []
     for article in json.loads(source.read_text("utf-8"))["data"]:
         for paragraph in article["paragraphs"]:
             name = documents.setdefault(paragraph["context"], f"d{len(documents)}")
-            asked += [(one["question"], name) for one in paragraph["qas"]]
+            # SQuAD 2.0 has questions that its paragraph does not answer.
+            asked += [(one["question"], name) for one in paragraph["qas"] if one["answers"]]
     if len(asked) > questions:
-        drawn = np.random.default_rng(0).choice(len(asked), questions, replace=False)
+        draw = np.random.default_rng(0)
+        drawn = draw.choice(len(asked), questions, replace=False)
+        if beside:
+            drawn = draw.choice(np.setdiff1d(np.arange(len(asked)), drawn), beside, replace=False)
         asked = [asked[number] for number in sorted(drawn)]
     (folder / "qrels").mkdir(parents=True)
     rows = [{"_id": name, "text": text} for text, name in documents.items()]
