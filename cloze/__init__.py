@@ -158,6 +158,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     graph: bool = False,
     rerank: str | Path = "",
     depth: int = 50,
+    rerank_weight: float | int = 0.5,
 ) -> "Search":
     """The passages of a folder, loaded once and ready to be asked, `.ask("…")`.
 
@@ -166,7 +167,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     of the one before, are ranked by vectors,
     words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
     stemmer and stopwords, `graph` for millions of passages. The model `rerank`, a run with a task
-    `reranking` or a cross-encoder, adds half of its score to the first `depth`:
+    `reranking` or a cross-encoder, adds `rerank_weight` of its score to the first `depth`:
     `cloze.inference.searcher.How`.
     """
     from cloze.flows.workspace import writable_workspace
@@ -181,5 +182,6 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
         graph=graph,
         rerank=str(rerank),
         depth=depth,
+        rerank_weight=rerank_weight,
     )
     return Search(str(model), str(folder), space=writable_workspace(str(workspace)), how=how)

@@ -25,7 +25,7 @@ from cloze.inference.collection import AUTOMATIC
 from cloze.inference.input_texts import ModelName, Text, texts_or_lines
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import RERANKED, WORDS, FoundPassage, How, Search
-from cloze.model.retrieval.fusion import WEIGHT, Ranking
+from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WEIGHT, Ranking
 from cloze.model.retrieval.questions import read_questions
 from cloze.options import PLACE, Place, reading_artifacts
 
@@ -79,6 +79,10 @@ class RankedBy:
     depth: int = RERANKED
     """How many passages it reads for each question."""
 
+    rerank_weight: float = RERANKER_WEIGHT
+    """Share of its score that is added to the one by which a passage was found; --evaluate tries
+    others."""
+
     def how(self, cut: Cut) -> How:
         """The same for the searcher."""
         given: list[Ranking] = [
@@ -103,6 +107,7 @@ class RankedBy:
             graph=self.index,
             rerank=self.rerank,
             depth=self.depth,
+            rerank_weight=self.rerank_weight,
         )
 
 

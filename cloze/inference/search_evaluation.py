@@ -40,6 +40,8 @@ NAMES = {VECTORS: "vectors", LEXICAL: "words (BM25)", HYBRID: "hybrid", RERANKED
 
 WEIGHTS = tuple(round(0.05 * step, 2) for step in range(21))
 """Weights of the vectors among which half of the questions chooses."""
+RERANKER_WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+"""The same of a reranker's score; at 0 it orders nothing."""
 FEWEST_TO_CHOOSE = 20
 """Questions; among fewer the choice is chance."""
 
@@ -78,6 +80,24 @@ class WeightChoice:
         """Whether it is better by more than its interval."""
         return self.difference.low > 0
 
+    def data(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "weight": self.weight,
+            "difference": self.difference._asdict(),
+            "confirmed": self.confirmed,
+        }
+
+    def line(self, option: str, given: float) -> str:
+        """For people: whether to use it with `option` instead of the given one."""
+        found = self.difference
+        kept = f"use --{option} {self.weight:g}" if self.confirmed else "not certain"
+        return (
+            f"{option.replace('-', ' ')} {self.weight:g}, chosen on half of the questions, on the "
+            f"other half: {100 * found.mean:+.1f} {HEADLINE} [{100 * found.low:+.1f}, "
+            f"{100 * found.high:+.1f}] against {given:g}; {kept}"
+        )
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -94,12 +114,14 @@ class Evaluation:
     reranking: Interval | None
     """The same of the hybrid ranking's first passages reranked, minus that of hybrid ranking."""
     choice: WeightChoice | None
+    reranker_weight: float
+    reranker_choice: WeightChoice | None
+    """Of the reranker's weight, if there is one."""
     failures: tuple[Failure, ...]
     remarks: tuple[str, ...]
 
     def data(self) -> dict[str, object]:
         """For JSON; fractions, not per cent."""
-        choice = self.choice
         return {
             "passages": self.passages,
             "unit": self.unit,
@@ -111,12 +133,8 @@ class Evaluation:
             },
             "hybrid_minus": {name: found._asdict() for name, found in self.against.items()},
             "reranked_minus": self.reranking and {HYBRID: self.reranking._asdict()},
-            "chosen_weight": choice
-            and {
-                "weight": choice.weight,
-                "difference": choice.difference._asdict(),
-                "confirmed": choice.confirmed,
-            },
+            "chosen_weight": self.choice and self.choice.data(),
+            "chosen_rerank_weight": self.reranker_choice and self.reranker_choice.data(),
             "failures": [vars(one) for one in self.failures],
             "remarks": list(self.remarks),
         }
@@ -157,14 +175,13 @@ class Evaluation:
         ]
         if self.reranking:
             lines.append(compared(RERANKED, HYBRID, self.reranking, remedy="leave out --rerank"))
-        if self.choice and self.choice.weight != self.weight:
-            found, weight = self.choice.difference, self.choice.weight
-            kept = f"use --weight {weight:g}" if self.choice.confirmed else "not certain"
-            lines.append(
-                f"weight {weight:g}, chosen on half of the questions, on the other half: "
-                f"{100 * found.mean:+.1f} {HEADLINE} [{100 * found.low:+.1f}, "
-                f"{100 * found.high:+.1f}] against {self.weight:g}; {kept}"
-            )
+        chosen = (
+            ("weight", self.choice, self.weight),
+            ("rerank-weight", self.reranker_choice, self.reranker_weight),
+        )
+        for option, choice, given in chosen:
+            if choice and choice.weight != given:
+                lines.append(choice.line(option, given))
         return lines
 
 
@@ -195,6 +212,7 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
     gold = find_gold(questions, read_passages(searched.index.path(PASSAGES)))
     ranks: dict[str, list[Relevant]] = {}
     weighted: dict[float, list[Relevant]] = {}
+    reranked: dict[float, list[Relevant]] = {}
     failures = []
     scored = metered(searched.scores(gold.questions), verb="evaluate", unit="questions")
     for number, scores in enumerate(scored):
@@ -203,8 +221,12 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
         if searched.how.rerank:
             # Metrics see the whole collection: behind what was reranked comes the rest in its old
             # order.
-            ranked_C = searched.ranked(scores, FIRST).over(ranked_C)
-            of_question[RERANKED] = _relevant(ranked_C, gold, number)
+            hybrid_C, read = ranked_C, searched.read(scores)
+            for weight in {*RERANKER_WEIGHTS, searched.how.rerank_weight}:
+                ranked_C = read.ranked(weight).over(hybrid_C)
+                reranked.setdefault(weight, []).append(_relevant(ranked_C, gold, number))
+            ranked_C = read.ranked(searched.how.rerank_weight).over(hybrid_C)
+            of_question[RERANKED] = reranked[searched.how.rerank_weight][-1]
         for name, found in of_question.items():
             ranks.setdefault(name, []).append(found)
         if HYBRID in of_question:
@@ -233,6 +255,8 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
         against=against,
         reranking=interval(headline[RERANKED] - headline[HYBRID]) if RERANKED in headline else None,
         choice=_choice(weighted, headline[HYBRID]) if weighted else None,
+        reranker_weight=searched.how.rerank_weight,
+        reranker_choice=_choice(reranked, headline[RERANKED]) if reranked else None,
         failures=tuple(failures),
         remarks=gold.remarks,
     )

@@ -8,6 +8,7 @@ Out: for each question the best passages, with their place, score, and rank by e
     found[0].file, found[0].line, found[0].text
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from cloze.model.config import TrainingMachine
 from cloze.model.hugging_face.sentence_modules import QUERY
 from cloze.model.inference.load import Model
 from cloze.model.inference.ranks import ONE_PROCESS, load_over_ranks
-from cloze.model.retrieval.fusion import WEIGHT, Ranking, best_rows, reranked
+from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WEIGHT, Ranking, best_rows, reranked
 from cloze.model.retrieval.passage_index import (
     BATCH,
     PASSAGES,
@@ -84,6 +85,8 @@ class How:
     theirs: a run with a task `reranking`, its artifact, or a folder; empty: none."""
     depth: int = RERANKED
     """How many are the first."""
+    rerank_weight: float = RERANKER_WEIGHT
+    """Of the reranker's score, added to the one by which a passage was found."""
 
     def __post_init__(self) -> None:
         if self.rerank and self.ranking != "hybrid":
@@ -93,6 +96,12 @@ class How:
             )
         if self.depth != RERANKED and not self.rerank:
             raise UsageError(f"depth {self.depth}: there is no reranker; name one with rerank")
+        if not 0 <= self.rerank_weight < math.inf:
+            raise UsageError(f"rerank_weight {self.rerank_weight:g}: expected 0 or more")
+        if self.rerank_weight != RERANKER_WEIGHT and not self.rerank:
+            raise UsageError(
+                f"rerank_weight {self.rerank_weight:g}: there is no reranker; name one with rerank"
+            )
         if self.depth < 1:
             raise UsageError(f"depth {self.depth}: expected at least 1 passage to rerank")
         if not 0 <= self.weight <= 1:
@@ -111,7 +120,7 @@ class FoundPassage(NamedTuple):
 
     score: float
     """By which it is ranked: the cosine, the BM25 score, or their sum in standard deviations, to
-    which half of a reranker's score is added."""
+    which a share of a reranker's score is added."""
     file: str
     line: int | None
     text: str
@@ -139,6 +148,23 @@ class Ranked(NamedTuple):
         # whatever was reranked stands above whatever was not.
         found_C[self.places_D] = scores_C.max() + np.arange(len(self.places_D), 0, -1)
         return found_C
+
+
+class ReadPassages(NamedTuple):
+    """The first passages for one question, and what a reranker makes of them."""
+
+    places_D: npt.NDArray[np.int64]
+    """In the order in which they were found."""
+    found_D: Vectors
+    """The scores by which they were."""
+    read_D: Vectors
+    """Those of the reranker."""
+
+    def ranked(self, weight: float) -> Ranked:
+        """In the order of both."""
+        scores_D = reranked(self.found_D, self.read_D, weight=weight)
+        order_D = np.argsort(-scores_D, kind="stable")
+        return Ranked(self.places_D[order_D], scores_D[order_D], order_D + 1)
 
 
 class Search:
@@ -233,15 +259,19 @@ class Search:
         if not self._reranker:
             places_D = best_rows(ranked_C, count)
             return Ranked(places_D, ranked_C[places_D])
-        # The reranker reads whole texts, which costs a thousand times a cosine: only the first
-        # `depth`.
+        return self.read(scores).ranked(self.how.rerank_weight)
+
+    def read(self, scores: PassageScores) -> ReadPassages:
+        """The first passages, read by the reranker."""
+        if not self._reranker:
+            raise AssertionError("only asked for with a reranker")
+        ranked_C = scores.ranked(self.how.weight)
+        # It reads whole texts, which costs a thousand times a cosine: only the first `depth`.
         places_D = best_rows(ranked_C, self.how.depth)
         rows_D = places_D if scores.rows_C is None else scores.rows_C[places_D]
         texts = [self.passage(row).indexed for row in rows_D.tolist()]
         read_D = self._reranker.scores(scores.question, texts)
-        scores_D = reranked(ranked_C[places_D], read_D)
-        order_D = np.argsort(-scores_D, kind="stable")
-        return Ranked(places_D[order_D], scores_D[order_D], order_D + 1)
+        return ReadPassages(places_D, ranked_C[places_D], read_D)
 
     def _found(self, scores: PassageScores, top_k: int) -> list[FoundPassage]:
         ranked = self.ranked(scores, top_k)

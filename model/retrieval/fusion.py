@@ -68,12 +68,12 @@ def fused(by: Mapping[str, Scores], spreads: Mapping[str, Spread], *, weight: fl
     return total_N
 
 
-def reranked(found_D: Scores, read_D: Scores) -> Scores:
-    """[D] the scores by which passages were found, and those of a reranker, together."""
+def reranked(found_D: Scores, read_D: Scores, *, weight: float) -> Scores:
+    """[D] the scores by which passages were found, and `weight` of those of a reranker."""
     # Neither replaces the other: words and vectors see the whole collection, the reranker how
     # question and passage fit. Its scores are log-odds, and not standardised: one that has learned
     # little tells passages apart by little, and so changes little.
-    return found_D + np.float32(RERANKER_WEIGHT) * read_D
+    return found_D + np.float32(weight) * read_D
 
 
 def best_rows(scores_N: Scores, count: int) -> npt.NDArray[np.int64]:

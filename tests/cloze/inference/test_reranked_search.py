@@ -67,6 +67,50 @@ def test_the_first_passages_are_ordered_by_the_reranker_and_each_says_so(
     assert [one._asdict() for one in asked] == passages
 
 
+def test_the_weight_of_the_reranker_is_an_option(cloze: Cloze, searched: Path) -> None:
+    asked = ("a list", "--rerank", "cross", "--depth", "4", "--top-k", "4")
+    plain, none, much = (
+        answer(cloze, *arguments)[0]["passages"]
+        for arguments in (
+            ("a list", "--top-k", "4"),
+            (*asked, "--rerank-weight", "0"),
+            (*asked, "--rerank-weight", "1e6"),
+        )
+    )
+    assert [one["text"] for one in none] == [one["text"] for one in plain]
+    # so much that the reranker's order is all that counts
+    read = load_reranker(searched / "cross").scores("a list", [one["text"] for one in plain])
+    assert [one["reranked_from"] for one in much] == (np.argsort(-read) + 1).tolist()
+    found = api.search("encoder", "texts", rerank="cross", depth=4, rerank_weight=0)
+    assert [one.text for one in found.ask("a list", top_k=4)] == [one["text"] for one in plain]
+
+
+def test_half_of_the_questions_choose_a_weight_of_the_reranker_and_the_others_judge_it(
+    cloze: Cloze, searched: Path
+) -> None:
+    # The reranker is asked which passage is right, so that a large weight is the best one.
+    read = load_reranker(searched / "cross")
+    words = ("a", "b", "the", "list", "of", "names")
+    questions = [f"{one} {other}" for one in words for other in words]
+    best = [TEXTS[int(read.scores(one, [*TEXTS]).argmax())] for one in questions]
+    rows = [
+        {"question": one, "file": f"{TEXTS.index(text)}.txt"}
+        for one, text in zip(questions, best, strict=True)
+    ]
+    (searched / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ("--evaluate", "questions.jsonl", "--rerank", "cross", "--depth", "6")
+    found = answer(cloze, *asked, "--rerank-weight", "0")
+    assert found["reranked_minus"]["hybrid"]["mean"] == 0
+    chosen = found["chosen_rerank_weight"]
+    assert chosen["weight"] > 0
+    assert chosen["confirmed"]
+    with_it = answer(cloze, *asked, "--rerank-weight", str(chosen["weight"]))
+    assert with_it["chosen_rerank_weight"]["difference"]["mean"] == 0
+    assert with_it["reranked_minus"]["hybrid"]["mean"] > 0.05
+    shown = cloze("search", "encoder", "texts", *asked, "--rerank-weight", "0").stdout
+    assert f"use --rerank-weight {chosen['weight']:g}" in shown
+
+
 def test_a_graph_is_reranked_like_a_whole_collection(cloze: Cloze, searched: Path) -> None:
     pytest.importorskip("usearch")
     arguments = ("a list", "--rerank", "cross", "--depth", "6")
@@ -120,6 +164,8 @@ def test_an_evaluation_has_the_ranking_with_and_without_the_reranker(
         (("--rerank", "cross", "--depth", "3"), "top_k 5: only the first 3 passages are reranked"),
         (("--rerank", "cross", "--depth", "0"), "depth 0: expected at least 1 passage"),
         (("--depth", "9"), "depth 9: there is no reranker; name one with rerank"),
+        (("--rerank-weight", "2"), "rerank_weight 2: there is no reranker; name one with rerank"),
+        (("--rerank", "cross", "--rerank-weight", "-1"), "rerank_weight -1: expected 0 or more"),
     ],
 )
 def test_what_cannot_be_reranked_is_refused_in_one_line(
