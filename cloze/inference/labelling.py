@@ -141,7 +141,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
         required=("text_a",),
         optional=("label", ROUND),
         names={"text_a": text, "label": label},
-        remedy="name the column of the texts with --text",
+        remedy="name the column of the texts with --text; words to tag are not chosen from",
     )
     table = read_table(str(path), wanted)
     for row, cell in enumerate(table.columns["text_a"]):
@@ -191,7 +191,7 @@ def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
     if all(rows.labels):
         raise UsageError(f"{rows.table.path}: every row has a label; there is none to choose")
     vectors = np.stack(list(load_model(model).sentence_vectors(rows.texts)))
-    head = _head(vectors, rows.labels)
+    head = proposing_head(vectors, rows.labels)
     shares = np.asarray(head.predict_proba(vectors)) if head else None
     names = list(head.classes_) if head else []
     say_gains(vectors, rows)
@@ -218,8 +218,8 @@ def chosen_rows(rows: Rows, model: str, count: int) -> list[dict[str, str]]:
     ]
 
 
-def _head(vectors: "Vectors", labels: Sequence[str]) -> "LogisticRegression | None":
-    """Logistic regression on the labelled rows; None for fewer than two labels."""
+def proposing_head(vectors: "Vectors", labels: Sequence[str]) -> "LogisticRegression | None":
+    """Logistic regression on the labelled rows ("" for none); None for fewer than two labels."""
     from sklearn.linear_model import LogisticRegression
 
     known = [row for row, label in enumerate(labels) if label]

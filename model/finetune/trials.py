@@ -691,13 +691,14 @@ def suspicious_rows(plan: TrialPlan, result: TrialResult) -> tuple[LabelError, .
     """Probably mislabelled rows: of train if it was cross-validated whole, else of dev."""
     problem, chosen = plan.problem, plan.chosen
     if chosen and chosen.logits is not None and len(chosen.logits) == problem.units("train"):
-        split, logits = "train", chosen.logits
+        # Every approach has predicted these rows anyway, and together they find more.
+        split, every = "train", (chosen.logits, *chosen.others)
     elif "dev" in result.logits:
-        split, logits = "dev", result.logits["dev"]
+        split, every = "dev", (result.logits["dev"],)
     else:
         return ()
-    rows = held_out_rows(problem, split, logits)
-    return label_errors(problem, split, rows) if rows else ()
+    models = [held_out_rows(problem, split, logits) for logits in every]
+    return label_errors(problem, split, [one for one in models if one])
 
 
 def trial_pooling(trial: Trial, initial: EncoderFiles) -> Literal["pooler", "mean", "cls"]:

@@ -285,11 +285,15 @@ def load_predictor(
             f"{source.directory}: the model of task {saved.task.name} ranks the passages of a "
             "query; use it with `cloze search --rerank`"
         )
+    if confidence is not None and family_of(saved.task.kind).predicts == "other":
+        raise UsageError(
+            f"{source.directory}: task {saved.task.name} is {saved.task.kind}, and label sets are "
+            "made for classifications and regressions only; predict without --confidence"
+        )
     if confidence is not None and CONFIDENCE not in source.names:
         raise UsageError(
-            f"{source.directory}: no {CONFIDENCE}, which label sets need; it is written for "
-            f"classifications and regressions with labelled dev rows (task {saved.task.name} is "
-            f"{saved.task.kind}): train again, with such rows"
+            f"{source.directory}: no {CONFIDENCE}, which label sets need; it is written if task "
+            f"{saved.task.name} has labelled dev rows: train again, with such rows"
         )
     known = None
     if confidence is not None:

@@ -5,7 +5,7 @@ Out: the fields of its record: temperatures, the quality of its probabilities, t
      `cloze predict --confidence` makes label sets, and how well these keep their promise.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -15,7 +15,7 @@ from cloze.model.tasks.base import Logits, Problem
 from cloze.model.uncertainty.calibration import calibration
 from cloze.model.uncertainty.conformal import nonconformity, reliance
 from cloze.model.uncertainty.held_out import Floats, HeldOutRows, held_out_rows
-from cloze.model.uncertainty.label_errors import contradictions, suspects
+from cloze.model.uncertainty.label_errors import contradictions, pooled, suspects
 
 
 class Uncertainty(TypedDict, total=False):
@@ -49,13 +49,17 @@ def uncertainty(problem: Problem, logits: Mapping[str, Logits]) -> Uncertainty:
     }
 
 
-def label_errors(problem: Problem, split: str, rows: HeldOutRows) -> tuple[LabelError, ...]:
+def label_errors(
+    problem: Problem, split: str, models: Sequence[HeldOutRows]
+) -> tuple[LabelError, ...]:
     """Rows of a split that are probably mislabelled, the most suspicious first.
 
     Then texts that occur with different labels. Only for tasks with one label per text.
+    models: the split's rows as predicted by each of some models.
     """
-    if not rows.exclusive or len(problem.labels) < 2:
+    if not models or not models[0].exclusive or len(problem.labels) < 2:
         return ()
+    rows = pooled(models)
     table = problem.table(split)
     found = [
         LabelError(

@@ -147,8 +147,8 @@ def file_rows(path: str, wanted: Wanted) -> FileRows:
         )
     if TEXT_READERS.get(suffix) is _conll_rows and not wanted.sentences:
         raise UsageError(
-            f"{path}: the ending {suffix} means CoNLL's columns, which are for tagging; rename the "
-            "file: .tsv (no quoting), .csv (quoted) or .jsonl"
+            f"{path}: the ending {suffix} means CoNLL's columns, which are for tagging; texts "
+            "need another ending: .tsv (no quoting), .csv (quoted) or .jsonl"
         )
     if suffix in BINARY_READERS:
         opened(path).close()

@@ -148,6 +148,15 @@ def test_what_cannot_be_chosen_from_is_refused(table: Path, tmp_path: Path) -> N
         label(table, output=tmp_path / "n.csv", columns=Columns(text="body"), initial="m")
 
 
+def test_tables_of_words_and_tags_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "tags.jsonl").write_text('{"words": ["a"], "tags": ["O"]}\n')
+    with pytest.raises(UsageError, match=r"only words, tags; .* words to tag are not chosen from"):
+        label(tmp_path / "tags.jsonl", output=tmp_path / "n.csv", initial="m")
+    (tmp_path / "tags.conll").write_text("a O\n")
+    with pytest.raises(UsageError, match=r"which are for tagging; texts need another ending"):
+        label(tmp_path / "tags.conll", output=tmp_path / "n.csv", initial="m")
+
+
 def test_fewer_rows_than_asked_for_are_explained_and_none_is_an_error(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,14 @@ def test_of_the_approaches_within_one_standard_error_of_the_best_one_is_preferre
     assert candidates[preferred(candidates, best)].approach == expected
 
 
+def test_contrastive_tuning_is_left_only_if_the_folds_speak_against_it() -> None:
+    linear = candidate("linear", 0.6, 0.04).model_copy(update={"folds": (0.4, 0.6, 0.7, 0.7)})
+    tuned = candidate("contrastive", 0.5, 0.2)
+    # Ten points below it on average: in one fold thirty and nearly none in the others, or in all.
+    for folds, place in (((0.1, 0.6, 0.6, 0.7), 1), ((0.3, 0.5, 0.6, 0.6), 0)):
+        assert preferred([linear, tuned.model_copy(update={"folds": folds})], linear) == place
+
+
 def test_the_chosen_approach_is_that_of_the_rule(chosen: Artifact) -> None:
     choice = trial_of(chosen).choice
     assert choice is not None
@@ -336,10 +344,10 @@ def test_numbers_have_intervals(encoder: Artifact, tmp_path: Path) -> None:
     assert low < found["prediction"] < high
 
 
-def test_a_model_without_held_out_rows_makes_no_sets(encoder: Artifact, tmp_path: Path) -> None:
+def test_a_tagger_makes_no_sets_and_says_so(encoder: Artifact, tmp_path: Path) -> None:
     tagged = [{"words": ["list", "the"], "tags": ["N", "O"]}] * 12
     artifact = run(tmp_path, encoder, tagged, kind="tagging")
-    with pytest.raises(UsageError, match=r"no confidence.safetensors, which label sets need"):
+    with pytest.raises(UsageError, match=r"t is tagging, and label sets are made for class"):
         load_predictor(artifact.directory, confidence=0.9)
 
 

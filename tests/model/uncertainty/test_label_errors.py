@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 
 from cloze.model.uncertainty.held_out import HeldOutRows
-from cloze.model.uncertainty.label_errors import confident_joint, contradictions, suspects
+from cloze.model.uncertainty.label_errors import (
+    confident_joint,
+    contradictions,
+    pooled,
+    suspects,
+)
 
 
 def planted(seed: int, *, rows: int = 400, labels: int = 4) -> tuple[HeldOutRows, np.ndarray]:
@@ -17,13 +22,32 @@ def planted(seed: int, *, rows: int = 400, labels: int = 4) -> tuple[HeldOutRows
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_suspects_are_those_of_cleanlab(seed: int) -> None:
-    cleanlab = pytest.importorskip("cleanlab.filter")
+def test_suspects_are_as_many_as_cleanlab_counts_in_the_order_it_ranks(seed: int) -> None:
+    count = pytest.importorskip("cleanlab.count")
+    rank = pytest.importorskip("cleanlab.rank")
     rows, _ = planted(seed)
-    theirs = cleanlab.find_label_issues(
-        rows.targets, rows.probabilities(), filter_by="prune_by_noise_rate", n_jobs=1
+    shares = rows.probabilities()
+    wrong = count.num_label_issues(
+        rows.targets, shares, estimation_method="off_diagonal_calibrated"
     )
-    assert {one.row for one in suspects(rows)} == set(np.flatnonzero(theirs))
+    scores = rank.get_label_quality_scores(rows.targets, shares, method="self_confidence")
+    found = [one.row for one in suspects(rows)]
+    assert len(found) == pytest.approx(wrong, abs=2)  # counts of each label are rounded alone here
+    assert found == np.argsort(scores, kind="stable")[: len(found)].tolist()
+
+
+def test_a_rare_labels_rows_that_the_model_does_not_know_are_not_suspected_first() -> None:
+    # label 2 is known by half: its rows have a low probability, but not as low as a wrong label's
+    logits = np.array([[6.0, 0, 0]] * 20 + [[0, 6.0, 0]] * 20 + [[1.0, 0, 0.8], [0, 0, 3.0]] * 2)
+    given = np.array([0] * 19 + [1] + [1] * 20 + [2] * 4)
+    assert suspects(HeldOutRows(logits, given))[0].row == 19
+
+
+def test_models_are_pooled_by_what_their_temperatures_leave_of_them() -> None:
+    rows, wrong = planted(0)
+    guessing = HeldOutRows(np.random.default_rng(1).normal(0, 20, rows.logits.shape), rows.targets)
+    first = [one.row for one in suspects(pooled([rows, guessing]))][: round(0.15 * len(rows))]
+    assert wrong[first].sum() >= 0.7 * wrong.sum()
 
 
 def test_most_planted_errors_are_among_the_first_suspects() -> None:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from cloze.model.uncertainty.next_rows import COPY, next_rows
+from cloze.model.uncertainty.next_rows import CONSTANT, COPY, SUREST, next_rows
 
 
 def clusters(sizes: list[int], *, seed: int = 0, spread: float = 0.15) -> np.ndarray:
@@ -54,3 +54,24 @@ def test_with_labels_of_each_class_unsure_rows_in_different_places_are_chosen() 
     places = [row // 20 for row in chosen]
     assert {2, 3} <= set(places[:4])
     assert sum(place >= 2 for place in places) >= 7
+
+
+def test_each_informative_row_is_the_one_that_lowers_the_mean_variance_most() -> None:
+    vectors = clusters([15, 15], spread=0.4)
+    labels = ["a"] + [""] * 14 + ["b"] + [""] * 14
+    shares = np.random.default_rng(0).dirichlet((1.0, 1.0), 30)
+    centred = vectors - vectors.mean(0)
+    inputs = np.hstack((centred / np.sqrt((centred**2).sum(-1).mean()), np.full((30, 1), CONSTANT)))
+    weights = 1 - (shares**2).sum(-1) + SUREST
+    weights /= weights.mean()
+
+    def mean_variance(rows: list[int]) -> float:
+        precision = np.eye(17) + (inputs[rows] * weights[rows, None]).T @ inputs[rows]
+        variance = np.einsum("nh,hg,ng->n", inputs, np.linalg.inv(precision), inputs)
+        return float((weights * variance).mean())
+
+    known = [0, 15]
+    for row in next_rows(vectors, labels, shares, 5):
+        others = [one for one in range(30) if one not in known]
+        assert row == min(others, key=lambda one: mean_variance([*known, one]))
+        known.append(row)
