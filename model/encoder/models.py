@@ -158,9 +158,28 @@ class Encoder(nn.Module):
         In training mode, dropout depends only on the seed `dropout` (from 0 to 2^63-1) or on that
         noise; without either, a seed is drawn from torch's global generator.
         """
+        packed = self._packed_states(batch)
+        if packed is not None:
+            return packed[-1].to(self.embeddings.word_embeddings.weight.dtype)
         # Without gradients, only the state that a layer reads is held, not those of all layers.
         (last,) = deque(self._states(batch, dropout), maxlen=1)
         return last
+
+    def _packed_states(self, batch: PackedBatch) -> Tensor | None:
+        """All states by packed layers, [L + 1, T, H]; None if these cannot be used.
+
+        A batch with a sequence that is too long is refused.
+        """
+        if batch.max_seqlen > self.config.max_position_embeddings:
+            raise UsageError(
+                f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
+                f"{self.config.max_position_embeddings} positions; truncate the input, or "
+                "raise encoder.max_position_embeddings"
+            )
+        # Packed layers have no backward pass; with gradients, the modules themselves compute.
+        if self._packed is None or torch.is_grad_enabled():
+            return None
+        return self._packed.states(self.embeddings(batch, None), batch)
 
     def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
@@ -186,18 +205,11 @@ class Encoder(nn.Module):
 
         Padding sequences are appended to the batch, so that few distinct shapes occur.
         """
-        if batch.max_seqlen > self.config.max_position_embeddings:
-            raise UsageError(
-                f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
-                f"{self.config.max_position_embeddings} positions; truncate the input, or "
-                "raise encoder.max_position_embeddings"
-            )
-        # Packed layers have no backward pass; with gradients, the modules themselves compute.
-        if self._packed is not None and not torch.is_grad_enabled():
-            packed = self._packed.states(self.embeddings(batch, None), batch)
-            if packed is not None:
-                yield from packed
-                return
+        packed = self._packed_states(batch)
+        if packed is not None:
+            dtype = self.embeddings.word_embeddings.weight.dtype
+            yield from (state.to(dtype) for state in packed)
+            return
         noise = None
         if self.training:
             seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout

@@ -243,17 +243,6 @@ static void round_transposed(idx rows, idx width, const float *factor, const flo
         round_line(width, factor[row], transposed + row * ROW, out + row * stride);
 }
 
-static inline lanes larger(lanes a, lanes b) {
-#if defined(__AVX512F__)
-    return (lanes)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX__)
-    return (lanes)_mm256_max_ps((__m256)a, (__m256)b);
-#else
-    for (int i = 0; i < LANES; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
-    return a;
-#endif
-}
-
 /* 2^x; 0 for minus infinity, and NaN stays NaN. 2^n 2^r with a minimax polynomial for 2^r: for
  * bfloat16 on AVX-512 with error 9e-5, a twentieth of its resolution, otherwise as in
  * `exponential`. */

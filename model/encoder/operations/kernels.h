@@ -163,6 +163,27 @@ static inline int kept(uint16_t bits, int limit) { return (bits & 0x7fff) >= lim
 typedef uint32_t pair __attribute__((may_alias));
 typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef uint8_t octets __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+static inline lanes wide_lanes(const real *in) {
+#if defined(FLOAT32)
+    return *(const lanes *)in;
+#else
+    return (lanes)(__builtin_convertvector(*(const halves *)in, pairs) << 16);
+#endif
+}
+
+static inline lanes larger(lanes a, lanes b) {
+#if defined(__AVX512F__)
+    return (lanes)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (lanes)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    for (int i = 0; i < LANES; i++) a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+#endif
+}
 
 static inline idx minimum(idx a, idx b) { return a < b ? a : b; }
 static inline idx maximum(idx a, idx b) { return a > b ? a : b; }
@@ -338,6 +359,7 @@ void product(idx rows, idx columns, idx depth, const real *a, idx a_down, idx a_
 void orthogonalise(idx matrices, idx rows, idx columns, const real *in, real *out, int steps,
                    float first, float third, float fifth);
 int may_use_tiles(void);
+int multiplies_bfloat16(void);
 
 /* updates.c */
 

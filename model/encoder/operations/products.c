@@ -339,6 +339,15 @@ int may_use_tiles(void) {
 #endif
 }
 
+/* Whether the processor multiplies bfloat16 without widening it first */
+int multiplies_bfloat16(void) {
+#if defined(HAS_BF16_PRODUCTS)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 #if defined(FLOAT32)
 /* Matrix products, for processors whose BLAS leaves much of their rate unused (products.py). Sums
  * of HEIGHT rows and WIDTH columns are held in registers. Both operands are copied into the order

@@ -3,6 +3,7 @@
 import copy
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,6 +92,24 @@ def test_both_forms_of_gelu_and_one_sided_attention_are_those_of_the_layers(
     expected = states_of(encoder, batch)
     assert encoder.pack()
     torch.testing.assert_close(states_of(encoder, batch), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("flags", ["", "-mno-amx-bf16 -mno-avx512bf16"])
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
+def test_int8_keeps_bfloat16_between_products_where_the_processor_multiplies_it(
+    flags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And returns what the encoder's other parts compute in."""
+    monkeypatch.setenv("CLOZE_KERNEL_FLAGS", flags)
+    native._compiled.cache_clear()
+    encoder, batch = encoder_and_batch()
+    assert encoder.pack(int8=True)
+    assert encoder._packed is not None
+    multiplies = not flags and "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+    assert (encoder._packed.state_dtype == torch.bfloat16) == multiplies
+    assert states_of(encoder, batch).dtype == torch.float32
+    with torch.no_grad():
+        assert torch.equal(encoder(batch), states_of(encoder, batch)[-1])
 
 
 def test_int8_quantises_each_token_by_itself() -> None:
