@@ -12,6 +12,10 @@ Out: `cloze.Model`, `cloze.Predictor`, `cloze.PretrainingBatches`, `cloze.Search
      called, or one of the classes is named.
 """
 
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -53,12 +57,29 @@ else:  # a type checker would take any name for one that this function knows
     def __getattr__(name: str) -> object:
         """`__version__` and the classes, which are imported only when asked for."""
         if name in CLASSES:
-            return getattr(import_module(CLASSES[name]), name)
+            with _importing():
+                return getattr(import_module(CLASSES[name]), name)
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import version
 
         return version("cloze-encoder")
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """While heavy libraries are imported: without looking for garbage, a sixth of the time."""
+    # As in __main__.py: imports make hardly any, and what is imported stays until the end, so it
+    # need not be looked through afterwards either.
+    is_first, was_enabled = "torch" not in sys.modules, gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_first:
+            gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 @checked
@@ -77,9 +98,10 @@ def load(
     "cpu", "cuda", "cuda:1", or with "auto" a GPU if there is one; `precision` "auto" is bf16 there
     and fp32 on a CPU, where "int8" multiplies in 8-bit integers; `attention` names a backend.
     """
-    from cloze.flows.workspace import workspace as open_workspace
-    from cloze.model.inference.load import load_model
-    from cloze.named import vectors_directory
+    with _importing():
+        from cloze.flows.workspace import workspace as open_workspace
+        from cloze.model.inference.load import load_model
+        from cloze.named import vectors_directory
 
     directory = vectors_directory(str(model), open_workspace(str(workspace)))
     return load_model(directory, device=device, precision=precision, attention=attention)
@@ -102,9 +124,10 @@ def load_task(
     `device` and `precision` are those of `load`. With a `confidence`, such as 0.9, predictions also
     have the labels or the interval that hold the truth with at least this probability.
     """
-    from cloze.flows.workspace import workspace as open_workspace
-    from cloze.model.inference.predict import load_predictor
-    from cloze.named import model_directory
+    with _importing():
+        from cloze.flows.workspace import workspace as open_workspace
+        from cloze.model.inference.predict import load_predictor
+        from cloze.named import model_directory
 
     directory = model_directory(str(model), open_workspace(str(workspace)), stage="finetune")
     return load_predictor(
@@ -170,8 +193,9 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     `reranking` or a cross-encoder, adds `rerank_weight` of its score to the first `depth`:
     `cloze.inference.searcher.How`.
     """
-    from cloze.flows.workspace import writable_workspace
-    from cloze.inference.searcher import How, Search
+    with _importing():
+        from cloze.flows.workspace import writable_workspace
+        from cloze.inference.searcher import How, Search
 
     how = How(
         ranking=ranking,

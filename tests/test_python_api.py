@@ -1,5 +1,6 @@
 """The Python API: every argument is checked at the door, and threads may share what it returns."""
 
+import gc
 import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,17 @@ def test_the_classes_that_the_functions_return_have_names_of_their_own() -> None
     assert cloze.PretrainingBatches is PretrainingBatches
     with pytest.raises(AttributeError, match="module 'cloze' has no attribute 'Modell'"):
         getattr(cloze, "Modell")  # noqa: B009 - a name that no type checker lets pass
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_loading_leaves_the_garbage_collector_as_it_was(folder: Path, enabled: bool) -> None:
+    try:
+        if not enabled:
+            gc.disable()
+        cloze.load(folder)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -265,11 +265,13 @@ def pack_sequences(examples: Sequence[Example]) -> PackedBatch:
         length if example.segment_a_length is None else example.segment_a_length
         for example, length in zip(examples, lengths, strict=True)
     ]
+    # Positions within an example become positions among all T tokens. The empty list is for
+    # batches without any: of a single short text, each small array counts.
     masked = [
-        # positions within an example become positions among all T tokens
         start + np.asarray(example.masked_lm_positions, np.int64)
         for example, start in zip(examples, starts, strict=True)
-    ]
+        if len(example.masked_lm_positions)
+    ] or [np.empty(0, np.int64)]
     return Concatenated(
         _joined([example.input_ids for example in examples]),
         lengths,

@@ -245,15 +245,14 @@ def pooled(hidden_TH: Tensor, batch: PackedBatch, mode: PoolingMode) -> Tensor:
         index_TH = sequence_T[:, None].expand_as(hidden_TH)
         # Without the zeros that are there: all values of a sequence may be negative.
         return empty_BH.scatter_reduce(0, index_TH, hidden_TH, "amax", include_self=False)
-    # weights: all tokens alike, or by their position
-    weights_T = torch.ones_like(hidden_TH[:, 0])
+    totals_B = lengths_B.to(hidden_TH)
     if mode == "weightedmean":  # by position, from 1
         weights_T = on(device, batch.position_ids).to(hidden_TH) + 1
-    sums_BH = empty_BH.index_add(0, sequence_T, hidden_TH * weights_T[:, None])
-    totals_B = empty_BH[:, 0].index_add(0, sequence_T, weights_T)
+        hidden_TH = hidden_TH * weights_T[:, None]
+        totals_B = empty_BH[:, 0].index_add(0, sequence_T, weights_T)
     if mode == "mean_sqrt_len_tokens":
         totals_B = totals_B.sqrt()
-    return sums_BH / totals_B[:, None]
+    return empty_BH.index_add(0, sequence_T, hidden_TH) / totals_B[:, None]
 
 
 def read_sentence_modules(

@@ -84,6 +84,17 @@ static inline integers add_bytes(integers sum, pair x, pairs line) {
 #elif defined(__AVXVNNI__) && !defined(__AVX512F__)
     return (integers)_mm256_dpbusd_avx_epi32((__m256i)sum, _mm256_set1_epi32((int)x),
                                              (__m256i)line);
+#elif defined(__AVX512BW__)
+    /* Two products of 16 bits and their sum at a time, first those of even bytes */
+    __m512i bytes = _mm512_set1_epi32((int)x), all = (__m512i)line;
+    sum += (integers)_mm512_madd_epi16(_mm512_and_si512(bytes, _mm512_set1_epi16(255)),
+                                       _mm512_srai_epi16(_mm512_slli_epi16(all, 8), 8));
+    return sum + (integers)_mm512_madd_epi16(_mm512_srli_epi16(bytes, 8), _mm512_srai_epi16(all, 8));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    __m256i bytes = _mm256_set1_epi32((int)x), all = (__m256i)line;
+    sum += (integers)_mm256_madd_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(255)),
+                                       _mm256_srai_epi16(_mm256_slli_epi16(all, 8), 8));
+    return sum + (integers)_mm256_madd_epi16(_mm256_srli_epi16(bytes, 8), _mm256_srai_epi16(all, 8));
 #else
     integers signs = (integers)line;
     sum += (int)(x & 255) * ((signs << 24) >> 24);
@@ -97,7 +108,7 @@ static inline integers add_bytes(integers sum, pair x, pairs line) {
  * 48 lines ahead was faster on Zen 5 than 20; the next panel follows this one. */
 static inline void fetch_ahead(const pair *line) {
     __builtin_prefetch(line + 48 * WIDTH);
-    __builtin_prefetch(line + 48 * WIDTH + LANES);
+    if (LANES == 16) __builtin_prefetch(line + 48 * WIDTH + LANES);
 }
 
 /* out [height, WIDTH] = rows of `in` times a panel */
