@@ -166,6 +166,9 @@ class LabelError(Result):
     why: Literal["unlikely", "contradiction"] = "unlikely"
     """`contradiction`: the same text has another label elsewhere."""
 
+    clear: bool = False
+    """Whether the proposed label is several times as probable: `--weights` leaves out such rows."""
+
 
 class EpochRecord(Result):
     """One epoch of a trial, scored on dev."""

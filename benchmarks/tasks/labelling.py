@@ -147,13 +147,17 @@ def planted(
     given[wrong] = (given[wrong] + rng.integers(1, labels, len(wrong))) % labels
     # The approaches of a run whose vectors are those of the frozen encoder.
     models = [out_of_fold(vectors, given, labels, means=means) for means in (False, True)]
-    listed = [one.row for one in suspects(pooled(models))]
-    kept = np.setdiff1d(np.arange(len(true)), listed)
+    suspected = suspects(pooled(models))
+    listed = [one.row for one in suspected]
+    # Those that the file of suspects gives the weight 0.
+    left_out = [one.row for one in suspected if one.clear]
+    kept = np.setdiff1d(np.arange(len(true)), left_out)
     # As many as somebody would look through, whatever the list's length.
     first = listed[: round(LISTED * len(true))]
     return {
         "found": float(np.isin(wrong, first).mean()),
         "listed": len(listed) / len(true),
+        "left_out": len(left_out) / len(true),
         "accuracy_with": accuracy(our_head(vectors, given, labels), *test),
         "accuracy_without": accuracy(our_head(vectors[kept], given[kept], labels), *test),
     }

@@ -75,12 +75,15 @@ def errors_table(problem: Problem, split: str, predictions: Sequence[Prediction]
 
 
 def label_errors_table(errors: Sequence[LabelError]) -> bytes:
-    """Probably mislabelled rows as CSV; `weight` 0 leaves a row out of training (`--weights`)."""
+    """Probably mislabelled rows as CSV; `weight` 0 leaves a row out of training (`--weights`).
+
+    Only the clear ones have it: where a model knows little, most suspects are labelled rightly.
+    """
     written = io.StringIO(newline="")
     rows = csv.writer(written, lineterminator="\n")
     rows.writerow(("row", "text", "given", "proposed", "probability", "why", "weight"))
     for one in errors:
-        chance, weight = f"{one.probability:.4f}", int(one.why != "unlikely")
+        chance, weight = f"{one.probability:.4f}", int(not one.clear)
         rows.writerow((one.row, one.text, one.given, one.proposed, chance, one.why, weight))
     return written.getvalue().encode()
 

@@ -68,6 +68,7 @@ def label_errors(
             given=problem.labels[rows.targets[one.row]],
             proposed=problem.labels[one.proposed],
             probability=one.probability,
+            clear=one.clear,
         )
         for one in suspects(rows)
     ]
