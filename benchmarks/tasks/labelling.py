@@ -13,7 +13,9 @@ Out: benchmarks/results/labelling.json, for every data set and over draws of the
      of them are needed for the error of perfect probabilities to be small. `planted`: the share of
      10 % wrong labels among the first 15 % of the rows that are listed, and accuracy with and
      without them. `curves`: accuracy by number of labels, of chosen and of random rows.
-     `unfamiliar`: the share of flagged test rows, of this and of each other data set.
+     `labels_needed`: by number of random labels, the share of it with which chosen rows reach the
+     same mean accuracy, None if they do not. `unfamiliar`: the share of flagged test rows, of this
+     and of each other data set.
 """
 
 import argparse
@@ -47,6 +49,8 @@ from cloze.model.uncertainty.next_rows import next_rows
 
 RESULT = measuring.ROOT / "benchmarks" / "results" / "labelling.json"
 FOLDS, CONFIDENCE, WRONG, LISTED, REDRAWS = 5, 0.9, 0.1, 0.15, 20
+FEWEST_COMPARED = 40
+"""The chosen rows' curve begins at 20 labels, so no fewer can be needed."""
 Array = np.ndarray[Any, Any]
 
 
@@ -190,6 +194,33 @@ def curve(
     return found
 
 
+def labels_needed(curves: list[dict[str, dict[int, float]]]) -> dict[int, float | None]:
+    """Labels of chosen rows over labels of random ones, for equal accuracy over the draws."""
+    chosen, random = (
+        {
+            size: float(np.mean([one[side][size] for one in curves if size in one[side]]))
+            for size in sorted({size for one in curves for size in one[side]})
+        }
+        for side in ("chosen", "random")
+    )
+    sizes = np.array(list(chosen), float)
+    # The best so far: with more labels nobody has to do worse.
+    reached = np.maximum.accumulate(list(chosen.values()))
+    found: dict[int, float | None] = {}
+    for size, wanted in random.items():
+        if wanted > reached[-1]:
+            found[size] = None
+        elif size >= FEWEST_COMPARED:
+            # The first place on the curve of chosen rows that is as high.
+            place = int(np.searchsorted(reached, wanted))
+            before = max(place - 1, 0)
+            rise = float(reached[place] - reached[before]) or 1.0
+            share = (wanted - float(reached[before])) / rise if place else 0.0
+            labels = sizes[before] + share * (sizes[place] - sizes[before])
+            found[size] = round(float(labels) / size, 3)
+    return found
+
+
 def main() -> None:
     """Measure everything, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -215,7 +246,7 @@ def main() -> None:
             for rows in files
         )
         sets[name] = (train, test, len(labels))
-    results: Figures = {}
+    results: Figures = {"machine": measuring.machine()}
     for name, (train, test, labels) in sets.items():
         found: Figures = {"labels": labels, "cells": [], "planted": [], "curves": []}
         for seed in range(asked.draws):
@@ -241,6 +272,7 @@ def main() -> None:
                     for side in ("chosen", "random")
                 }
                 found["curves"].append(sides)
+        found["labels_needed"] = labels_needed(found["curves"])
         # Rows of the other data sets are the unfamiliar ones; those of the same set show the false
         # alarms.
         known = train[0][:1000]
