@@ -158,28 +158,30 @@ class Encoder(nn.Module):
         In training mode, dropout depends only on the seed `dropout` (from 0 to 2^63-1) or on that
         noise; without either, a seed is drawn from torch's global generator.
         """
-        packed = self._packed_states(batch)
+        packed = self._packed_input(batch)
         if packed is not None:
-            return packed[-1].to(self.embeddings.word_embeddings.weight.dtype)
+            layers, hidden_TH = packed
+            return layers.last(hidden_TH, batch)
         # Without gradients, only the state that a layer reads is held, not those of all layers.
         (last,) = deque(self._states(batch, dropout), maxlen=1)
         return last
 
-    def _packed_states(self, batch: PackedBatch) -> Tensor | None:
-        """All states by packed layers, [L + 1, T, H]; None if these cannot be used.
+    def _packed_input(self, batch: PackedBatch) -> tuple[PackedLayers, Tensor] | None:
+        """The packed layers and their input, [T, H]; None if the modules themselves compute."""
+        # Packed layers have no backward pass.
+        words = self.embeddings.word_embeddings.weight
+        if self._packed is None or torch.is_grad_enabled() or not self._packed.computes(words):
+            return None
+        self._check_length(batch)
+        return self._packed, self.embeddings(batch, None)
 
-        A batch with a sequence that is too long is refused.
-        """
+    def _check_length(self, batch: PackedBatch) -> None:
         if batch.max_seqlen > self.config.max_position_embeddings:
             raise UsageError(
                 f"a sequence of {batch.max_seqlen} tokens, but the encoder has "
                 f"{self.config.max_position_embeddings} positions; truncate the input, or "
                 "raise encoder.max_position_embeddings"
             )
-        # Packed layers have no backward pass; with gradients, the modules themselves compute.
-        if self._packed is None or torch.is_grad_enabled():
-            return None
-        return self._packed.states(self.embeddings(batch, None), batch)
 
     def hidden_states(self, batch: PackedBatch, dropout: int | Noise | None = None) -> list[Tensor]:
         """Vectors of the embeddings and of every layer, L + 1 tensors [T, H].
@@ -205,11 +207,12 @@ class Encoder(nn.Module):
 
         Padding sequences are appended to the batch, so that few distinct shapes occur.
         """
-        packed = self._packed_states(batch)
+        packed = self._packed_input(batch)
         if packed is not None:
-            dtype = self.embeddings.word_embeddings.weight.dtype
-            yield from (state.to(dtype) for state in packed)
+            layers, hidden_TH = packed
+            yield from layers.states(hidden_TH, batch)
             return
+        self._check_length(batch)
         noise = None
         if self.training:
             seed = int(torch.randint(1 << 62, ())) if dropout is None else dropout

@@ -1,7 +1,7 @@
 """The layers of a BERT encoder for inference on a CPU: packed once, computed in one call.
 
 In:  the layers, whose parameters do not change any more; [T, H] from the embeddings, and the batch.
-Out: [L + 1, T, H]: the input and the output of every layer.
+Out: [T, H], the output of the last layer; or [L + 1, T, H], input and output of every layer.
 
 `Layer` multiplies by weights as they are stored, so a product first copies them into the order in
 which it reads them; of a single sentence that is most of the time. Here they are copied when a
@@ -12,6 +12,7 @@ each product. Sums, bias, GELU and norms are float32; what is between them, and 
 attention, is bfloat16 where the processor multiplies that. Embeddings are not quantised.
 """
 
+import threading
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
@@ -71,23 +72,31 @@ class PackedLayers:
         """For copies, whose parts have addresses of their own."""
         return {name: value for name, value in vars(self).items() if name != "_addresses"}
 
-    def states(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor | None:
-        """[L + 1, T, H] of `state_dtype`, without gradients.
+    def computes(self, parameter: Tensor) -> bool:
+        """Whether `last` and `states` may be called: not if disabled, or moved or cast since."""
+        enabled = kernels(self.state_dtype) is not None
+        return enabled and parameter.is_cpu and parameter.dtype == self.dtype
 
-        None if disabled, or not of this device and dtype.
-        """
-        native = kernels(self.state_dtype)
-        if native is None or not hidden_TH.is_cpu or hidden_TH.dtype != self.dtype:
-            return None
-        config, (tokens, width) = self.config, hidden_TH.shape
-        # All layers write into one tensor, so whoever wants the last state alone takes a view of
-        # it.
-        states = torch.empty(len(self._parts) + 1, tokens, width, dtype=self.state_dtype)
+    def last(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
+        """[T, H] of the dtype of `hidden_TH`, which is overwritten; without gradients."""
+        state_TH = hidden_TH.to(self.state_dtype).contiguous()
+        self._encode(state_TH, batch, is_kept=False)
+        return state_TH.to(self.dtype)
+
+    def states(self, hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
+        """[L + 1, T, H] of the dtype of `hidden_TH`, without gradients."""
+        depth, dtype = len(self._parts), self.state_dtype
+        states = torch.empty(depth + 1, *hidden_TH.shape, dtype=dtype)
         states[0] = hidden_TH
+        self._encode(states, batch, is_kept=True)
+        return states.to(self.dtype)
+
+    def _encode(self, states: Tensor, batch: PackedBatch, *, is_kept: bool) -> None:
+        """Call the kernel, whose input is at the beginning of `states`."""
+        native = kernels(self.state_dtype)
+        assert native is not None
+        config, (tokens, width) = self.config, states.shape[-2:]
         sizes = width, config.intermediate_size, config.num_attention_heads
-        # Scratch memory comes from torch's allocator, which keeps it for the next call; the kernel
-        # allocates nothing.
-        room = torch.empty(native("encoding_room", tokens, *sizes), dtype=torch.uint8)
         lengths = batch.lengths
         # As in `GroupedAttention`, without dropout.
         starts, unused = starts_of(lengths), np.zeros_like(lengths)
@@ -95,10 +104,23 @@ class PackedLayers:
         native(
             "encode",
             *(len(self._parts), self._addresses, *sizes, config.layer_norm_eps),
-            *(int(config.hidden_act == "gelu_tanh"), int(self.int8)),
-            *(len(lengths), places, tokens, *sight_of(config), states, room),
+            *(int(config.hidden_act == "gelu_tanh"), int(self.int8), int(is_kept)),
+            *(len(lengths), places, tokens, *sight_of(config), states),
+            _room(native("encoding_room", tokens, *sizes)),
         )
-        return states
+
+
+_kept = threading.local()
+
+
+def _room(size: int) -> Tensor:
+    """So many bytes of working memory, of this thread, which keeps them for its next call."""
+    # torch returns memory of this size to the operating system, and the page faults of taking it
+    # again are a twentieth of the time of 2,048 tokens.
+    found: Tensor | None = getattr(_kept, "room", None)
+    if found is None or len(found) < size:
+        found = _kept.room = torch.empty(size, dtype=torch.uint8)
+    return found
 
 
 def _parts(layer: Layer, *, int8: bool) -> Iterator[Tensor | None]:

@@ -350,19 +350,21 @@ idx encoding_room(idx tokens, idx width, idx inner, idx heads) {
     return divide_room(tokens, width, inner, heads, NULL).size;
 }
 
-/* states [layers + 1, tokens, width], of which the first is given: the output of every layer.
+/* states [layers + 1, tokens, width], of which the first is given: the output of every layer; or,
+ * if they are not kept, [tokens, width]: the output of the last layer in place of the input.
  * addresses: `layers` times Layer. places, before, after: as in attention_forward. width and inner
  * are multiples of TILE. */
 void encode(idx layers, const int64_t *addresses, idx width, idx inner, idx heads, float eps,
-            int is_tanh, int is_int8, idx sequences, const int64_t *places, idx tokens, idx before,
-            idx after, real *states, void *room) {
+            int is_tanh, int is_int8, int is_kept, idx sequences, const int64_t *places, idx tokens,
+            idx before, idx after, real *states, void *room) {
     const Layer *all = (const Layer *)addresses;
     Room r = divide_room(tokens, width, inner, heads, room);
     Attention attention = attention_of(sequences, heads, width / heads, places, tokens, before,
                                        after, r.wide, NULL, NULL, 0, 0, 1.0f);
 #pragma omp parallel
     for (const Layer *l = all; l < all + layers; l++) {
-        real *in = states + (l - all) * tokens * width, *out = in + tokens * width;
+        idx step = is_kept ? tokens * width : 0;
+        real *in = states + (l - all) * step, *out = in + step;
         Lines lines = input_of(tokens, width, in, is_int8, r.bytes);
         apply_dense(&l->parts, tokens, width, 3 * width, lines, LINEAR, r.wide);
         attend(&attention, r.context, r.log_sums);

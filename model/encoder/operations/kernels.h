@@ -346,8 +346,8 @@ void quantise_weight(idx depth, idx columns, const real *weight, idx down, idx a
                      float *scales, float *sums);
 idx encoding_room(idx tokens, idx width, idx inner, idx heads);
 void encode(idx layers, const int64_t *addresses, idx width, idx inner, idx heads, float eps,
-            int is_tanh, int is_int8, idx sequences, const int64_t *places, idx tokens, idx before,
-            idx after, real *states, void *room);
+            int is_tanh, int is_int8, int is_kept, idx sequences, const int64_t *places, idx tokens,
+            idx before, idx after, real *states, void *room);
 
 /* products.c: may_use_tiles says whether there are those in bfloat16 */
 

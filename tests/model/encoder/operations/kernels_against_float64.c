@@ -283,7 +283,7 @@ static void try_encode(int is_int8) {
     DENSE(3, made[2]);
     NORM(3, half, sum);
     void *room = aligned_alloc(64, quotient_up(encoding_room(TOKENS, HIDDEN, INNER, HEADS), 64) * 64);
-    encode(1, addresses, HIDDEN, INNER, HEADS, 1e-12f, 0, is_int8, SEQUENCES, PLACES, TOKENS,
+    encode(1, addresses, HIDDEN, INNER, HEADS, 1e-12f, 0, is_int8, 1, SEQUENCES, PLACES, TOKENS,
            FAR_AWAY, FAR_AWAY, states, room);
     expect_near(is_int8 ? "encode, int8" : "encode", size, states + size, sum,
                 is_int8 ? 3e-2 : ROUNDING);
