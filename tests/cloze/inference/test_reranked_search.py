@@ -13,7 +13,8 @@ from transformers import BertForSequenceClassification, BertTokenizerFast
 
 import cloze as api
 from cloze.artifacts.errors import UsageError
-from cloze.model.retrieval.reranker import load_reranker
+from cloze.model.retrieval.fusion import WITHIN
+from cloze.model.retrieval.reranker import Reranker, load_reranker
 from tests.cloze.tiny_model import MODERN, TOKENIZER, write_cross_encoder, write_model
 
 Cloze = Callable[..., Any]
@@ -83,6 +84,27 @@ def test_the_weight_of_the_reranker_is_an_option(cloze: Cloze, searched: Path) -
     assert [one["reranked_from"] for one in much] == (np.argsort(-read) + 1).tolist()
     found = api.search("encoder", "texts", rerank="cross", depth=4, rerank_weight=0)
     assert [one.text for one in found.ask("a list", top_k=4)] == [one["text"] for one in plain]
+
+
+def test_what_is_found_far_behind_the_first_is_not_read_and_stays_behind(
+    searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        (searched / "texts" / f"more{number}.txt").write_text(f"B{' b' * (number % 9)} the of.")
+    plain = api.search("encoder", "texts").ask("a list of names", top_k=66)
+    near = [one.text for one in plain if one.score >= plain[0].score - WITHIN]
+    assert 1 < len(near) < 50
+    read: list[str] = []
+
+    def scores(_: Reranker, question: str, texts: list[str]) -> np.ndarray:
+        read.extend(texts)
+        return np.arange(len(texts), dtype=np.float32) * 100  # the last one is the best
+
+    monkeypatch.setattr(Reranker, "scores", scores)
+    found = api.search("encoder", "texts", rerank="cross").ask("a list of names", top_k=50)
+    assert read == near
+    assert [one.text for one in found][: len(near)] == near[::-1]
+    assert [one.reranked_from for one in found][len(near) :] == [*range(len(near) + 1, 51)]
 
 
 def test_half_of_the_questions_choose_a_weight_of_the_reranker_and_the_others_judge_it(
