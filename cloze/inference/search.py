@@ -113,6 +113,9 @@ class RankedBy:
 
 RANKED_BY = RankedBy()
 
+NOTHING_FOUND = "  nothing found: no passage has a word of it (stopwords apart)"
+"""With `--lexical` alone: vectors always find something."""
+
 
 @reading_artifacts
 def search(
@@ -159,7 +162,8 @@ def search(
         )
         return None
     for question, passages in answers:
-        print_lines([question, *(line for one in passages for line in shown(one))])
+        found_lines = [line for one in passages for line in shown(one)]
+        print_lines([question, *(found_lines or [NOTHING_FOUND])])
     return None
 
 

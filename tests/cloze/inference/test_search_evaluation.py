@@ -65,6 +65,13 @@ def test_hybrid_scores_are_the_standardised_ones_of_all_passages(
     assert [by["--hybrid"][name] for name in names] == pytest.approx(both.tolist(), abs=1e-4)
 
 
+def test_a_question_of_no_known_word_is_said_to_find_nothing(cloze: Cloze, searched: Path) -> None:
+    done = cloze("search", "encoder", "texts", "zebra", "--lexical")
+    assert done.returncode == 0, done.stderr
+    asked, found = done.stdout.splitlines()
+    assert (asked, found.split(":")[0].strip()) == ("zebra", "nothing found")
+
+
 def test_each_passage_says_which_ranking_found_it(cloze: Cloze, searched: Path) -> None:
     found = api.search("encoder", "texts/roses.txt", language="english").ask("a rose", top_k=1)
     assert found[0].found_by == {"vectors": 1, "lexical": 1}
