@@ -849,6 +849,10 @@ class TaskConfig(Config):
     epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS)
     """Passes over the training data (paper, A.3: 2 to 4)."""
 
+    compare_texts: bool = False
+    """Pairs: the head also reads the product and the distance of both texts' mean vectors, which an
+    encoder that has seen little text does not learn to compare by [CLS]. Not in the paper."""
+
     after: str = ""
     """Another task of the run: fine-tuning starts from its encoder for the same seed, with a new
     head (paper, 4.2: TriviaQA, then SQuAD)."""
@@ -876,6 +880,8 @@ class TaskConfig(Config):
         family = self.family
         if self.class_weights != "none" and not family.weighs_classes:
             raise ValueError(f"class_weights applies to classification tasks, not to {self.kind}")
+        if self.compare_texts and not family.may_have_pairs:
+            raise ValueError(f"compare_texts applies to pairs of texts, not to {self.kind}")
         if self.collection.passages and not family.ranks:
             raise ValueError(
                 f"collection applies to {' and '.join(RANKING_KINDS)} tasks, not to {self.kind}"
@@ -1103,11 +1109,12 @@ class FinetuneConfig(Config):
             self.initialisations != ("pretrained",)
             or any((self.grid, self.features, self.bilstm, self.ensemble, self.restarts))
             or not self.fine_tuning
-            or any(task.after for task in self.tasks)
+            or any(task.after or task.compare_texts for task in self.tasks)
         ):
             raise ValueError(
                 "finetune.choose compares approaches of its own: leave out grid, features, bilstm, "
-                'ensemble, restarts, after, fine_tuning and initialisations = ["random"], or choose'
+                "ensemble, restarts, after, compare_texts, fine_tuning and "
+                'initialisations = ["random"], or choose'
             )
         if self.bilstm and not self.fine_tuning:
             raise ValueError(

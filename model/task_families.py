@@ -22,6 +22,9 @@ class TaskFamily:
     weighs_classes: bool = False
     """Whether `class_weights` applies."""
 
+    may_have_pairs: bool = False
+    """Whether a row may be two texts, to which `compare_texts` applies."""
+
     is_chosen: bool = False
     """Whether `[finetune.choose]` compares its `Problem.approaches`."""
 
@@ -46,16 +49,22 @@ TASK_FAMILIES: dict[str, TaskFamily] = {
         "cloze.model.tasks.classification:Classification", weighs_classes=True, is_chosen=True
     ),
     "pair_classification": TaskFamily(
-        "cloze.model.tasks.classification:PairClassification", weighs_classes=True, is_chosen=True
+        "cloze.model.tasks.classification:PairClassification",
+        weighs_classes=True,
+        may_have_pairs=True,
+        is_chosen=True,
     ),
     "multi_label_classification": TaskFamily(
         "cloze.model.tasks.classification:MultiLabel",
         # Accuracy requires all labels of a text to be correct.
         metrics=("f1_micro", "f1_macro", "accuracy"),
         weighs_classes=True,
+        may_have_pairs=True,
         is_chosen=True,
     ),
-    "regression": TaskFamily("cloze.model.tasks.classification:Regression", is_chosen=True),
+    "regression": TaskFamily(
+        "cloze.model.tasks.classification:Regression", may_have_pairs=True, is_chosen=True
+    ),
     "tagging": TaskFamily("cloze.model.tasks.tagging:Tagging", parts="words"),
     "span": TaskFamily("cloze.model.tasks.span:Spans"),
     "multiple_choice": TaskFamily("cloze.model.tasks.multiple_choice:MultipleChoice"),

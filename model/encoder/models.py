@@ -62,6 +62,10 @@ TRUNCATED = 0.8796
 
 Pooling = Literal["mean", "cls", "pooler"]
 
+HeadInput = Literal["pooler", "mean", "cls", "comparison"]
+"""What a classifier reads of a sequence: the pooler's output; a vector of length 1; or the pooler's
+output beside a comparison of the mean vectors of both segments."""
+
 OTHER_LAYERS = {"lstm": "cloze.paper.lstm:LstmLayer"}
 """Layers that stand beside the core, by `encoder.layer_type`: `module:class`, imported on first
 use."""
@@ -433,13 +437,14 @@ class TaskModel(nn.Module):
         outputs: int,
         head_dropout: bool = True,
         bilstm: bool = False,
-        pooling: Pooling = "pooler",
+        pooling: HeadInput = "pooler",
     ) -> None:
-        """`pooling`: unless it is the pooler, the head reads vectors of length 1."""
+        """`pooling`: what the head reads of a sequence."""
         super().__init__()
         self.encoder = encoder
-        self.pooling: Pooling = pooling
-        self.head = nn.Linear(encoder.config.hidden_size, outputs)
+        self.pooling: HeadInput = pooling
+        parts = 3 if pooling == "comparison" else 1
+        self.head = nn.Linear(parts * encoder.config.hidden_size, outputs)
         self.head_dropout = HEAD_DROPOUT if head_dropout else 0.0
         initialise(self.head, encoder.config)
         width = encoder.config.hidden_size
@@ -460,20 +465,43 @@ class TaskModel(nn.Module):
         positions: Tensor | None = None,
         dropout_seed: int | None = None,
     ) -> Tensor:
-        """What the head reads, [rows, H]."""
+        """What the head reads, [rows, H]; with a comparison [rows, 3 H]."""
         hidden_TH = self.encoder(batch, dropout_seed)
         if self.bilstm is not None:
             hidden_TH = self.bilstm(hidden_TH, batch.lengths.tolist())
         if positions is not None:
             return self.encoder.read_tokens(hidden_TH[positions])
-        if self.pooling != "pooler":
+        if self.pooling in ("mean", "cls"):
             vectors = self.encoder.pooled(hidden_TH, batch, pooling=self.pooling)
             return functional.normalize(vectors.float(), dim=-1).to(hidden_TH.dtype)
         if self.encoder.config.attention_direction != "left_to_right":
-            return self.encoder.pooled(hidden_TH, batch)
-        # only the last token attends to the whole sequence, as in OpenAI GPT
-        read: Tensor = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
-        return read
+            pooled = self.encoder.pooled(hidden_TH, batch)
+        else:  # only the last token attends to the whole sequence, as in OpenAI GPT
+            pooled = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
+        if self.pooling == "pooler":
+            return pooled
+        compared = comparison(segment_sums(hidden_TH, batch))
+        return torch.cat((pooled, compared.to(pooled.dtype)), dim=-1)
+
+
+def segment_sums(hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
+    """The sum of the vectors of each segment of each sequence, in fp32, [B, 2, H]."""
+    lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
+    sequence_T = torch.repeat_interleave(lengths_B, output_size=batch.tokens)
+    segment_T = 2 * sequence_T + batch.token_type_ids
+    sums = hidden_TH.new_zeros(2 * len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
+    return sums.index_add(0, segment_T, hidden_TH.float()).view(len(lengths_B), 2, -1)
+
+
+def comparison(sums_B2H: Tensor) -> Tensor:
+    """Product and distance of the mean vectors of two segments, [B, 2 H].
+
+    The features of InferSent (Conneau et al. 2017), here of segments that were read together. Means
+    have a length of sqrt(H), so that features are of the size of the pooler's.
+    """
+    width = sums_B2H.shape[-1]
+    first_BH, second_BH = (functional.normalize(sums_B2H, dim=-1) * width**0.5).unbind(1)
+    return torch.cat((first_BH * second_BH, (first_BH - second_BH).abs()), dim=-1)
 
 
 class SentenceModel(nn.Module):

@@ -58,7 +58,7 @@ from cloze.model.config import (
     TaskConfig,
     TrainingMachine,
 )
-from cloze.model.encoder.models import Encoder, Pooling, SentenceModel, TaskModel, shapes_alone
+from cloze.model.encoder.models import Encoder, HeadInput, SentenceModel, TaskModel, shapes_alone
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.finetune.choice import with_headline, with_predicted_dev
 from cloze.model.finetune.error_analysis import (
@@ -599,7 +599,7 @@ def task_files(
                     kept = problem.at_temperatures(kept, temperatures)
                     weights = folded(weights, temperatures)
                 initial = runner.encoders[0]
-                pooling = trial_pooling(trial, initial)
+                pooling = trial_pooling(trial, problem.config, initial)
                 trained = TrainedModel(problem, kept, weights, pooling)
                 model = save_model(runner.output, trained, initial)
                 if trial.nonconformity:
@@ -625,7 +625,8 @@ def save_confidence(
 ) -> FileEntry:
     """Write what `predict --confidence` needs beside the model whose `weights` are those saved."""
     initial = runner.encoders[0]
-    model = task_model(problem, weights, initial, pooling=trial_pooling(trial, initial))
+    pooling = trial_pooling(trial, problem.config, initial)
+    model = task_model(problem, weights, initial, pooling=pooling)
     model.to(runner.world.device)
     sequences = whole_vocabulary(problem, "train")
     rows = kept_rows(len(sequences))
@@ -639,7 +640,7 @@ def task_model(
     weights: Mapping[str, Tensor],
     initial: EncoderFiles,
     *,
-    pooling: Pooling,
+    pooling: HeadInput,
 ) -> TaskModel:
     """A fine-tuned model with its whole vocabulary."""
     with shapes_alone():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from safetensors.torch import load, save
@@ -33,7 +33,7 @@ from cloze.model.config import (
     Shortened,
     TaskConfig,
 )
-from cloze.model.encoder.models import Encoder, SentenceModel, TaskModel
+from cloze.model.encoder.models import Encoder, HeadInput, SentenceModel, TaskModel
 from cloze.model.finetune.approaches import FineTuning
 from cloze.model.finetune.choice import Chosen, CrossValidation, more_passes
 from cloze.model.finetune.contrast import FrozenLayers, tuned_by_contrast
@@ -528,6 +528,7 @@ class TrialRunner:
                 outputs=problem.outputs,
                 head_dropout=problem.head_dropout,
                 bilstm=self.config.bilstm,
+                pooling=fine_tuned_pooling(plan.task),
             )
             problem.start_head(model.head)
         tuned = FineTuning(problem, model.to(world.device), precision=self.config.precision)
@@ -701,11 +702,16 @@ def suspicious_rows(plan: TrialPlan, result: TrialResult) -> tuple[LabelError, .
     return label_errors(problem, split, [one for one in models if one])
 
 
-def trial_pooling(trial: Trial, initial: EncoderFiles) -> Literal["pooler", "mean", "cls"]:
+def trial_pooling(trial: Trial, task: TaskConfig, initial: EncoderFiles) -> HeadInput:
     """What the head of a trial's model reads."""
     if trial.choice and (trial.choice.chosen != "fine_tuning" or initial.modules):
         return initial.pooling
-    return "pooler"
+    return fine_tuned_pooling(task)
+
+
+def fine_tuned_pooling(task: TaskConfig) -> HeadInput:
+    """What the head of a fine-tuned model reads."""
+    return "comparison" if task.compare_texts else "pooler"
 
 
 def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Trial:

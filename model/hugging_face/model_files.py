@@ -28,6 +28,7 @@ from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import EncoderConfig, Family, Objective, TaskConfig
 from cloze.model.encoder.models import (
     Encoder,
+    HeadInput,
     PretrainingModel,
     SentenceModel,
     TaskModel,
@@ -288,8 +289,8 @@ class SavedTask(Config):
     licence: str = ""
     """The licence lines of the initial encoder's model card."""
 
-    pooling: Literal["pooler", "mean", "cls"] = "pooler"
-    """What the head reads: the pooler's output, or a sentence vector of length 1."""
+    pooling: HeadInput = "pooler"
+    """What the head reads."""
 
     def architecture(self, family: Family) -> str:
         """The equivalent class of `transformers`; of a head on sentence vectors, its encoder's."""
@@ -317,7 +318,7 @@ class TrainedModel:
     """Its configuration, as returned by `calibrated`."""
     weights: Mapping[str, Tensor]
     """Of encoder and head, by our names."""
-    pooling: Literal["pooler", "mean", "cls"] = "pooler"
+    pooling: HeadInput = "pooler"
     """What its head reads of a text."""
 
 
@@ -398,7 +399,7 @@ def saved_source(artifact: Source, task: str) -> Source:
     return artifact.inside(f"{MODELS}{task or known[0]}/")
 
 
-def head_pooling(source: Source) -> Literal["pooler", "mean", "cls"]:
+def head_pooling(source: Source) -> HeadInput:
     """What the head of a saved task reads; `pooler` for any other model."""
     section = source.read_table(CONFIG).get("cloze_task")
     if not isinstance(section, dict):

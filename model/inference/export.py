@@ -357,10 +357,13 @@ def _transformers_use(name: str, encoder: EncoderConfig, *, bilstm: bool = False
 
 
 def _vector_use(pooling: str) -> str:
-    """How to use a head on sentence vectors, which no class of `transformers` computes."""
+    """How to use a head on what no class of `transformers` computes."""
+    what = f"the {pooling} vector of a text, scaled to length 1"
+    if pooling == "comparison":
+        what = "the pooler's output beside a comparison of both texts' mean vectors"
     return (
-        f"## Use\n\nIts head reads the {pooling} vector of a text, scaled to length 1, which no "
-        'class of `transformers` does: use `cloze.load_task("this folder")`, or a graph (`--onnx`).'
+        f"## Use\n\nIts head reads {what}, which no class of `transformers` does: use "
+        '`cloze.load_task("this folder")`, or a graph (`--onnx`).'
     )
 
 

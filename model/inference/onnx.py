@@ -41,7 +41,7 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.rng import address
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import Example, PackedBatch, pack_sequences, padded
-from cloze.model.encoder.models import TaskModel
+from cloze.model.encoder.models import TaskModel, comparison
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import BILSTM, head_pooling, read_model
 from cloze.model.hugging_face.sentence_modules import (
@@ -118,6 +118,12 @@ class Traced(nn.Module):
         if hasattr(found, "start_logits"):
             return torch.stack((found.start_logits, found.end_logits), dim=-1)
         states: Tensor = found[0]
+        if self.modules_after is None and self.head is not None and token_type_ids is not None:
+            segments = torch.stack((1 - token_type_ids, token_type_ids), dim=1)
+            inside_B2S = (attention_mask[:, None] * segments).to(states.dtype)
+            compared = comparison(inside_B2S @ states)
+            logits: Tensor = self.head(torch.cat((found.pooler_output, compared), dim=-1))
+            return logits
         if self.modules_after is None:
             return states
         is_cls = self.modules_after.single_pooling == "cls"
@@ -149,14 +155,21 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
         )
     head = None
     if (pooling := head_pooling(source)) != "pooler":
-        modules = SentenceModules((pooling,), (NORMALIZE,), config.max_position_embeddings)
         trained, _, _ = read_model(source)
         head = trained.head if isinstance(trained, TaskModel) else None
+        if pooling == "comparison" and config.family != "bert":
+            raise UsageError(
+                f"{folder}: its head compares two texts, and a graph of the modern family is not "
+                "told where the second begins; leave out --onnx"
+            )
+        if pooling != "comparison":
+            modules = SentenceModules((pooling,), (NORMALIZE,), config.max_position_embeddings)
     transformers.logging.set_verbosity_error()  # no warning about the unused next-sentence head
     transformers.logging.disable_progress_bar()
     # The class with the one head that the graph needs.
     name = architecture.replace("ForPreTraining", "ForMaskedLM")
-    their_class = transformers.AutoModel if modules else getattr(transformers, name)
+    bare_class = modules is not None or head is not None
+    their_class = transformers.AutoModel if bare_class else getattr(transformers, name)
     names = INPUTS if config.family == "bert" else INPUTS[:2]
     is_bare = architecture.endswith("Model") and head is None
     output = "last_hidden_state" if is_bare else "logits"

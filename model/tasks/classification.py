@@ -113,6 +113,14 @@ class Classification(Problem):
             )
             for name, table in self._tables.items()
         }
+        if self.config.compare_texts and (
+            single := [name for name, (_, second) in self._texts.items() if second is None]
+        ):
+            raise UsageError(
+                f"{self._tables[single[0]].path}: no column text_b, expected one, as task "
+                f"{self.config.name} has compare_texts = true; name it in columns, or leave that "
+                "out"
+            )
         self.labels = self.label_names()
         self.outputs = max(len(self.labels), 1)
         self._targets = {

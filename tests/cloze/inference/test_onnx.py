@@ -27,7 +27,10 @@ import json, sys
 import numpy as np, onnxruntime
 from transformers import AutoTokenizer
 folder, graph, *texts = sys.argv[1:]
-tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="np")
+pairs = [text.partition(" | ") for text in texts]
+seconds = [second for _, _, second in pairs] if all(bar for _, bar, _ in pairs) else None
+texts = [first for first, _, _ in pairs]
+tokens = AutoTokenizer.from_pretrained(folder)(texts, seconds, padding=True, return_tensors="np")
 session = onnxruntime.InferenceSession(f"{folder}/onnx/{graph}", providers=["CPUExecutionProvider"])
 wanted = [given.name for given in session.get_inputs()]
 (output,) = session.run(None, {name: tokens[name].astype(np.int64) for name in wanted})
@@ -68,9 +71,9 @@ def program(*arguments: str) -> str:
     return done.stdout
 
 
-def computed(folder: str, graph: str) -> tuple[str, Any]:
-    """The name of onnxruntime's output, and its values for `TEXTS`."""
-    name, values = json.loads(program("-c", RUN, folder, graph, *TEXTS))
+def computed(folder: str, graph: str, *texts: str) -> tuple[str, Any]:
+    """The name of onnxruntime's output, and its values for `TEXTS` or others; "a | b" is a pair."""
+    name, values = json.loads(program("-c", RUN, folder, graph, *(texts or TEXTS)))
     return name, np.array(values)
 
 
@@ -196,3 +199,29 @@ def test_the_graph_of_a_head_on_vectors_has_the_probabilities_of_predict(folder:
     # their differences by large weights.
     for one, found in zip(answers, shares, strict=True):
         np.testing.assert_allclose(list(one["probabilities"].values()), found, rtol=0, atol=1e-4)
+
+
+@wants_onnx
+@pytest.mark.slow
+def test_a_head_that_compares_two_texts_answers_the_same_as_a_graph(folder: Path) -> None:
+    write_model(folder / "encoder")
+    words = ("the", "list", "of", "names", "a", "b")
+    pairs = [(one, other) for one in words for other in words]
+    same = "".join(f"{one},{other},{float(one == other)}\n" for one, other in pairs)
+    (folder / "same.csv").write_text(f"text_a,text_b,label\n{same}")
+    few = FEW.replace("few", "same").replace("classification", "regression")
+    choose = '[finetune.choose]\napproaches = ["linear"]\nshares = []\n'
+    task = 'compare_texts = true\ndev = "same.csv"\nlearning_rate = 1e-3\nepochs = 30\n'
+    few = few.replace(choose, "").replace('columns = { text_a = "text" }\n', task)
+    (folder / "same.toml").write_text(few)
+    program("-m", "cloze", "run", "same.toml", "--without-prefect")
+    rows = [{"text_a": "the list", "text_b": "the list"}, {"text_a": "a b", "text_b": "names"}]
+    lines = [json.dumps(row) for row in rows]
+    answers = json.loads(program("-m", "cloze", "predict", "same", "--json", *lines))
+    alike, unlike = (one["prediction"] for one in answers)
+    assert alike > unlike  # neither pair was trained on
+    program("-m", "cloze", "export", "same", "out", "--task", "same", "--onnx")
+    assert "comparison of both texts' mean vectors" in (folder / "out/README.md").read_text()
+    name, logits = computed("out", "model.onnx", "the list | the list", "a b | names")
+    assert name == "logits"
+    np.testing.assert_allclose(logits[:, 0], [alike, unlike], atol=1e-4)

@@ -103,6 +103,14 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones(tmp_path: P
     assert weighted.loss(logits, targets) == pytest.approx(18.0, rel=1e-3)  # 4 / (2 × 1)
 
 
+def test_only_two_texts_can_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="applies to pairs of texts, not to classification"):
+        TaskConfig(name="t", kind="classification", compare_texts=True)
+    rows = both([{"text_a": "the", "label": "1"}, {"text_a": "a", "label": "2"}])
+    with pytest.raises(UsageError, match=r"train\.jsonl: no column text_b, expected one"):
+        problem(tmp_path, "regression", rows, compare_texts=True)
+
+
 def test_only_labels_can_be_weighed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="applies to classification tasks, not to tagging"):
         TaskConfig(name="t", kind="tagging", class_weights="balanced")
