@@ -127,7 +127,7 @@ def _informative(
     precision_HH = np.eye(inputs_NH.shape[1]) + (seen * weights_N[known][:, None]).T @ seen
     covariance_HH = np.linalg.inv(precision_HH)
 
-    rows = _candidates(known)
+    rows, others = _candidates(known)
     left, weights_C = np.ones(len(rows), bool), weights_N[rows]
     inputs_CH = inputs_NH[rows].astype(np.float64)
     # x·S and x·S·W of every candidate. A label of row i takes (S x)(S x)ᵀ / (1 / w + x·S·x) from S,
@@ -146,6 +146,8 @@ def _informative(
         # Copies of the row's own entries: the updates overwrite them.
         reach_CH -= np.outer(shared_C, reach_CH[place].copy())
         spread_CH -= np.outer(shared_C, spread_CH[place].copy())
+    # More rows are asked for than are compared.
+    yield from others.tolist()
 
 
 def _with_constant(vectors: Vectors) -> Vectors:
@@ -156,8 +158,9 @@ def _with_constant(vectors: Vectors) -> Vectors:
     return np.concatenate((centred / np.float32(scale), constant), axis=1)
 
 
-def _candidates(known: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Rows without a label, not more than `MOST_CANDIDATES` of them."""
+def _candidates(known: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Up to `MOST_CANDIDATES` rows without a label, drawn at random; the others."""
     rows = np.flatnonzero(~known)
-    rng = np.random.default_rng(address("label") >> (64 - SEED_BITS))
-    return rows if len(rows) <= MOST_CANDIDATES else rng.permutation(rows)[:MOST_CANDIDATES]
+    if len(rows) > MOST_CANDIDATES:
+        rows = np.random.default_rng(address("label") >> (64 - SEED_BITS)).permutation(rows)
+    return rows[:MOST_CANDIDATES], rows[MOST_CANDIDATES:]

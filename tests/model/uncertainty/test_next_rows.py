@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from cloze.model.uncertainty.next_rows import CONSTANT, COPY, SUREST, next_rows
 
@@ -75,3 +76,14 @@ def test_each_informative_row_is_the_one_that_lowers_the_mean_variance_most() ->
         others = [one for one in range(30) if one not in known]
         assert row == min(others, key=lambda one: mean_variance([*known, one]))
         known.append(row)
+
+
+def test_rows_beyond_those_compared_are_chosen_if_more_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cloze.model.uncertainty.next_rows.MOST_CANDIDATES", 5)
+    vectors = clusters([20, 20], spread=0.4)
+    labels = ["a"] + [""] * 19 + ["b"] + [""] * 19
+    chosen = next_rows(vectors, labels, np.full((40, 2), 0.5), 30)
+    assert len(set(chosen)) == 30
+    assert not {0, 20} & set(chosen)
