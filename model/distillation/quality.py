@@ -120,8 +120,10 @@ def int8_megabytes(parameters: Mapping[str, Tensor]) -> float:
 def milliseconds(encoders: Mapping[str, Encoder]) -> dict[str, JsonValue]:
     """By batch, the median time of each encoder in fp32 on this machine's processor.
 
-    Where there are kernels for it, also that of the student in `int8`.
+    Where there are kernels for it, also that of the student in `int8`. With one thread it is
+    processor time, which other programs hardly change.
     """
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for encoder in encoders.values():
         encoder.cpu().eval().pack()
     quantised = copy.deepcopy(encoders["student"])
@@ -135,9 +137,9 @@ def milliseconds(encoders: Mapping[str, Encoder]) -> dict[str, JsonValue]:
         times: dict[str, list[float]] = {name: [] for name in encoders}
         for _ in range(ROUNDS):
             for name, encoder in encoders.items():
-                began = time.perf_counter()
+                began = clock()
                 encoder(batch)
-                times[name].append(1000 * (time.perf_counter() - began))
+                times[name].append(1000 * (clock() - began))
         medians = {name: round(median(each), 3) for name, each in times.items()}
         found[f"{texts} × {tokens}"] = {**medians}
     return found
