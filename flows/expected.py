@@ -50,7 +50,7 @@ from cloze.model.config import (
     TaskConfig,
     contexts_of,
 )
-from cloze.pipeline.config.settings import SourceConfig
+from cloze.pipeline.config.settings import SPANS_OF_A_PASSAGE, SPANS_TOGETHER, SourceConfig
 
 START_SECONDS = {
     **{"boilerplate": 1.0, "scores": 1.5, "dedup": 1.2, "vocabulary": 1.2, "tokens": 1.0},
@@ -432,10 +432,11 @@ class Work:
         pairs = self.run.pairs
         assert pairs
         text = sum(map(_local_bytes, pairs.sources))
-        if pairs.kind != "neighbours" or not text:
+        if pairs.kind not in ("neighbours", "spans") or not text:
             return pairs.train_pairs
         passages = WORD_PIECES_PER_BYTE * text / (TOKENS_PER_WORD * pairs.words)
-        return min(pairs.train_pairs, passages / 2)
+        each = 0.5 * SPANS_OF_A_PASSAGE if pairs.kind == "spans" else 0.5
+        return min(pairs.train_pairs, each * passages)
 
     def _distillation_flops(self) -> dict[str, float]:
         """A forward pass of the teacher, and training of the student, on all lessons."""
@@ -505,8 +506,10 @@ class Work:
             examples = self.run.labels.tagging_train_sentences
             tokens = min(TAGGED_TOKENS, task.max_seq_length)
         elif self.run.pairs and not task.train:
-            # a query and a passage
-            examples, tokens = math.ceil(self._train_pairs), 2 * tokens
+            # a query and a passage, or one of many spans of a passage, which is read with one
+            own = SPAN_TOKENS + 2 * tokens / SPANS_TOGETHER
+            tokens = own if self.run.pairs.kind == "spans" else 2 * tokens
+            examples = math.ceil(self._train_pairs)
         elif self.run.labels:
             examples = self.run.labels.pair_train_examples
             tokens = min(PAIR_TOKENS, task.max_seq_length)

@@ -663,6 +663,13 @@ class SpanConfig(Config):
 class RetrievalConfig(Config):
     """Text retrieval by vectors (Henderson et al. 2017; Karpukhin et al. 2020)."""
 
+    loss: Literal["own", "hybrid"] = "own"
+    """`own`: each query picks its own passage from all of the batch; `hybrid`: it learns the
+    ranking of all training passages by BM25 and by the vectors before training."""
+
+    language: str = "english"
+    """`hybrid`: stemmer and stopwords of BM25, `none` for neither."""
+
     temperature: float = Field(default=0.05, gt=0.0, le=10.0)
     """Cosines are divided by it before the softmax (sentence-transformers: scale 20)."""
 
@@ -675,6 +682,12 @@ class RetrievalConfig(Config):
 
     passage_prompt: str | None = None
     """Text put before every passage; None: the encoder's own prompt `document`."""
+
+    @model_validator(mode="after")
+    def _learns_whole_vectors(self) -> "RetrievalConfig":
+        if self.loss == "hybrid" and self.dimensions:
+            raise ValueError('loss = "hybrid" is of whole vectors; leave out dimensions')
+        return self
 
 
 class RerankingConfig(Config):

@@ -17,8 +17,10 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, zip_longest
 from operator import itemgetter
+
+import numpy as np
 
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
@@ -28,9 +30,11 @@ from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact, commit, put_bytes
 from cloze.pipeline.config.made_lists import with_made_lists
-from cloze.pipeline.config.settings import PairsStage
+from cloze.pipeline.config.settings import SPANS_OF_A_PASSAGE, SPANS_TOGETHER, PairsStage
 from cloze.pipeline.readers.documents import MEGABYTE, Pair, Piece
 from cloze.pipeline.readers.input_shards import find_corpus, reader_named
+from cloze.pipeline.text.scripts import has_no_spaces, join_sentences
+from cloze.pipeline.text.scripts import words as list_words
 from cloze.pipeline.text.texts import cut_passages, read_documents
 
 PAIRS_OF_A_PART = 10
@@ -47,6 +51,14 @@ MAX_HEADING_WORDS = 12
 
 MIN_PASSAGE_WORDS = 4
 """Minimum words in a passage."""
+
+KEY_BITS = 64
+
+SPAN_WORDS = (4, 20)
+"""Fewest and most words between a span's ends: of a question, and of a sentence."""
+
+FEWEST_WORDS_LEFT = 3
+"""Of a span, of which words are left out."""
 
 
 @dataclass
@@ -81,13 +93,24 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
         "dev": PairSample(config.evaluation_pairs),
         "test": PairSample(config.evaluation_pairs),
     }
-    for split, _, pairs in _parts(stage):
-        for query, passage in pairs:
-            if not query or len(passage.split()) < MIN_PASSAGE_WORDS or query == passage:
-                continue
+
+    def offer(split: str, pair: Pair, *content: str, turn: int = 0) -> None:
+        query, passage = pair
+        if query and len(passage.split()) >= MIN_PASSAGE_WORDS and query != passage:
             # The key depends on seed and content alone, so the sample does not depend on file
             # order.
-            samples[split].offer(int(stream_seed(seed, "pair", query, passage)), (query, passage))
+            key = int(stream_seed(seed, "pair", *content))
+            samples[split].offer(turn << KEY_BITS | key, pair)
+
+    for split, _, pairs in _parts(stage):
+        if stage.pairs.kind == "spans" and split == "train":
+            # Some of every passage before more of any. Together, as the passage is read with the
+            # first, and costs as much as several.
+            for number, pair in _spans(pairs, seed):
+                offer(split, pair, pair[1], turn=number // SPANS_TOGETHER)
+        else:
+            for pair in pairs:
+                offer(split, pair, *pair)
     empty = [split for split, sample in samples.items() if not sample.seen]
     if empty:
         raise UsageError(
@@ -145,9 +168,35 @@ def _text_parts(stage: PairsStage) -> Iterator[tuple[int, list[Pair]]]:
         else:
             passages = list(cut_passages(document.sentences, words=stage.pairs.words))
             # Disjoint pairs: no passage is both a query and an answer.
-            couples = list(zip(passages[::2], passages[1::2], strict=False))
+            couples = list(zip_longest(passages[::2], passages[1::2], fillvalue=""))
+            # One without a neighbour is only of use for spans.
+            if stage.pairs.kind != "spans" and len(passages) % 2:
+                couples.pop()
         for start in range(0, len(couples), PAIRS_OF_A_PART):
             yield len(seen), couples[start : start + PAIRS_OF_A_PART]
+
+
+def _spans(pairs: list[Pair], seed: int) -> Iterator[tuple[int, Pair]]:
+    """Made-up queries for both passages of every pair as one: some of the words of a span of it.
+
+    With their numbers among those of the passage.
+    """
+    # As long as what is searched: of halves, one would be a wrong answer to a query about both.
+    for passage in (join_sentences(filter(None, pair)) for pair in pairs):
+        spaced = not has_no_spaces(passage)
+        words = passage.split() if spaced else list_words(passage)
+        draw = np.random.default_rng(int(stream_seed(seed, "spans", passage)))
+        for number in range(SPANS_OF_A_PASSAGE if len(words) >= MIN_PASSAGE_WORDS else 0):
+            size = int(draw.integers(SPAN_WORDS[0], SPAN_WORDS[1] + 1))
+            start = int(draw.integers(0, max(len(words) - size, 0) + 1))
+            span = np.array(words[start : start + size])
+            # People search by words that stand in no sentence, too: of two spans in three a share
+            # is left out. Not of characters, which are no words.
+            share = float(draw.random())
+            kept = draw.random(len(span)) < (1.0 if share < 1 / 3 or not spaced else share)
+            if np.count_nonzero(kept) < FEWEST_WORDS_LEFT:
+                kept[:FEWEST_WORDS_LEFT] = True
+            yield number, ((" " if spaced else "").join(span[kept].tolist()), passage)
 
 
 def _sections(sentences: list[str], *, words: int) -> Iterator[Pair]:

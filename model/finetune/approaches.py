@@ -54,12 +54,14 @@ class FineTuning:
         return logits
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def split_logits(problem: Problem, approach: Approach, split: str) -> Logits:
     """[sequences or positions read, outputs] float32 of a whole split, in the file's order.
 
     Batches are length-grouped, longest first.
     """
+    # Not in inference mode: rounded copies of the parameters that the first pass makes, perhaps
+    # this one, are trained with.
     approach.module.eval()
     order, parts = [], []
     budget = tokens_at_once(next(approach.module.parameters()).device)

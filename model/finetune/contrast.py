@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -146,7 +145,7 @@ class UpperTuning:
 class Contrast(Classification):
     """The same training texts, which are to be close to those of their class."""
 
-    joint: ClassVar[bool] = True
+    joint = True
 
     def __init__(self, problem: Problem) -> None:
         """Its texts are not read again."""

@@ -15,12 +15,16 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from cloze.artifacts.errors import UsageError
 from cloze.pipeline.text.scripts import search_terms
+
+if TYPE_CHECKING:
+    from bm25s import BM25
 
 Scores = npt.NDArray[np.float32]
 
@@ -81,6 +85,13 @@ def analyzer(language: str) -> Analyzer:
 
 def write_lexical_index(folder: Path, texts: Iterable[str], *, language: str) -> int:
     """Write `FILES` into `folder`; return the number of passages."""
+    index, _, passages = _built(texts, language=language)
+    index.save(folder, show_progress=False)
+    return passages
+
+
+def _built(texts: Iterable[str], *, language: str) -> tuple["BM25", dict[str, int], int]:
+    """The index in memory, the numbers of its terms, and that of the passages."""
     import bm25s
 
     terms, vocabulary = analyzer(language), dict[str, int]()
@@ -93,8 +104,7 @@ def write_lexical_index(folder: Path, texts: Iterable[str], *, language: str) ->
     index = bm25s.BM25(backend="numpy")
     with np.errstate(invalid="ignore"):  # it divides by the mean length, 0 without any term
         index.index((passages, vocabulary), show_progress=False)
-    index.save(folder, show_progress=False)
-    return len(passages)
+    return index, vocabulary, len(passages)
 
 
 class LexicalIndex:
@@ -118,6 +128,14 @@ class LexicalIndex:
             "num_docs": self.passages,
         }
         self._vocabulary: dict[str, int] = json.loads(Path(paths[VOCABULARY]).read_text("utf-8"))
+
+    @classmethod
+    def of(cls, texts: Iterable[str], *, language: str) -> "LexicalIndex":
+        """The same in memory."""
+        found = cls.__new__(cls)
+        found._index, found._vocabulary, found.passages = _built(texts, language=language)
+        found._terms = analyzer(language)
+        return found
 
     def scores(self, question: str) -> Scores:
         """[N] the score of every passage, 0 without a common term."""

@@ -108,8 +108,11 @@ class Problem(ABC):
     exported_as: ClassVar[Exported] = Exported()
     """How a saved model is read elsewhere; see `output_names`."""
 
-    joint: ClassVar[bool] = False
+    joint: bool = False
     """Whether the loss couples all examples of a batch, so that it is not a sum over them."""
+
+    has_exact_targets: bool = False
+    """Whether the targets are another model's, exactly: then the encoder trains without dropout."""
 
     head_dropout: ClassVar[bool] = True
     """Dropout before the head (reference: 0.1 for classifiers, none for spans)."""
@@ -203,6 +206,13 @@ class Problem(ABC):
         """Change a head before it is trained: its first weights, or hooks on their gradients.
 
         Called wherever fine-tuning makes a head. What is saved is the linear layer alone.
+        """
+        return
+
+    def begin(self, outputs: Callable[[], Logits]) -> None:
+        """Learn what the loss needs to know; called before the first step of a trial.
+
+        `outputs`: those of the training split, before it is trained on.
         """
         return
 

@@ -83,6 +83,21 @@ class RankingTexts:
         for row, line in enumerate(self.lines):
             self.ids[row, : len(line)] = [numbers.setdefault(text, len(numbers)) for text in line]
 
+    def take_each_passage_once(self) -> None:
+        """Leave each passage to the first row that has it; `ids` then count queries and passages.
+
+        [U, S] the number of the query among `queries`, then of passages among `passages`.
+        """
+        query_number = {text: number for number, text in enumerate(self.queries)}
+        number = {text: place for place, text in enumerate(self.passages)}
+        seen = set[str]()
+        self.ids[:] = -1
+        for row, (query, *passages) in enumerate(self.lines):
+            own = [text for text in dict.fromkeys(passages) if text not in seen]
+            seen.update(own)
+            self.lines[row] = [query, *own]
+            self.ids[row, : 1 + len(own)] = [query_number[query], *(number[text] for text in own)]
+
 
 def bm25(train: TaskTable) -> Predict:
     """BM25 as in Lucene (k1 1.5, b 0.75), without stemming; nothing is trained."""

@@ -7,10 +7,11 @@ Out: a `Problem` whose outputs are vectors of length 1; a ranking of the split's
 
 Trained with the multiple-negatives ranking loss (Henderson et al. 2017): a softmax over all
 passages of the batch, hard negatives included, whose target is the query's own passage. A passage
-known to be relevant to a query is never one of its negatives, whichever row it is in.
+known to be relevant to a query is never one of its negatives, whichever row it is in. Or with the
+hybrid ranking of all passages as a teacher (model/retrieval/hybrid_teacher.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch.nn import functional
 from cloze.artifacts.arrays import offsets_of
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.data.batch import on
+from cloze.model.retrieval.hybrid_teacher import HybridTeacher
 from cloze.model.tasks.base import Exported, Logits, Prediction
 from cloze.model.tasks.features import Places, encode
 from cloze.model.tasks.ranking import DEPTH, Ranking, measure_ranking, rankings_of
@@ -39,11 +41,16 @@ class Retrieval(Ranking):
     reads: ClassVar = "vectors"
     exported_as: ClassVar = Exported("Model", "sentence-similarity")
     head_dropout: ClassVar[bool] = False
-    joint: ClassVar[bool] = True
+    joint = True
     outputs = 0
+    _teacher: HybridTeacher | None = None
 
     def _read(self) -> None:
         super()._read()
+        if self.config.retrieval.loss == "hybrid" and "train" in self._texts:
+            # Each query has targets of its own, and is compared with vectors that do not change.
+            self.joint, self.has_exact_targets = False, True
+            self._texts["train"].take_each_passage_once()
         self._first = {
             name: offsets_of(np.array([len(line) for line in split.lines]))
             for name, split in self._texts.items()
@@ -71,12 +78,28 @@ class Retrieval(Ranking):
         whole = self.config.metrics or self.default_metrics
         return (*whole, *(f"{whole[0]}_{size}" for size in self.config.retrieval.dimensions))
 
+    def begin(self, outputs: Callable[[], Logits]) -> None:
+        """Ask the teacher, if there is one: the hybrid ranking by the encoder before training."""
+        if self.config.retrieval.loss == "hybrid":
+            texts = self._texts["train"]
+            self._teacher = HybridTeacher.of(
+                texts.queries,
+                texts.passages,
+                self._vectors("train", outputs()),
+                language=self.config.retrieval.language,
+            )
+
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
         """[U, S] int64: `RankingTexts.ids` of these rows."""
         return self._texts[split].ids[units]
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each query over the batch's passages; the mean over vector sizes."""
+        """Cross-entropy of each query over the batch's passages; the mean over vector sizes.
+
+        With a teacher, the divergence from its ranking.
+        """
+        if self._teacher:
+            return self._taught(self._teacher, logits, targets)
         # Which of the S places of each unit there are; the texts of the batch in that order: place
         # 0 is the query, 1 its own passage, the others hard negatives.
         there_US = targets >= 0
@@ -111,8 +134,37 @@ class Retrieval(Ranking):
             losses.append(functional.cross_entropy(scores_UC, own_U, reduction="sum"))
         return torch.stack(losses).mean()
 
+    def _taught(self, teacher: HybridTeacher, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss by the teacher's ranking."""
+        there_US = targets >= 0
+        numbers_N = targets[there_US]
+        is_query_N = torch.arange(targets.shape[1]).expand_as(targets)[there_US] == 0
+        vectors_ND = functional.normalize(logits, dim=-1)
+        queries_U, passages_C = (torch.nonzero(at)[:, 0] for at in (is_query_N, ~is_query_N))
+        ranking = teacher.ranking_loss(
+            vectors_ND[on(logits.device, queries_U)],
+            numbers_N[queries_U],
+            temperature=self.config.retrieval.temperature,
+        )
+        keeping = teacher.keeping_loss(
+            vectors_ND[on(logits.device, passages_C)], numbers_N[passages_C]
+        )
+        return ranking + keeping
+
     def predictions(self, split: str, logits: Logits) -> list[Prediction]:
         """For each query the best passage, and for each vector size the top `DEPTH` by number."""
+        texts = self._texts[split]
+        ranked = [
+            best_passages(*self._vectors(split, logits[:, :size]))
+            for size in (logits.shape[1], *self.config.retrieval.dimensions)
+        ]
+        return [
+            {"text": texts.passages[orders[0][0]], "ranked": [*map(list, orders)]}
+            for orders in zip(*ranked, strict=True)
+        ]
+
+    def _vectors(self, split: str, logits: Logits) -> tuple[Logits, Logits]:
+        """Vectors of length 1 of the split's queries and passages, [Q, D] and [P, D]."""
         texts = self._texts[split]
         # Apart, since a text may be both: with prompts, a query and a passage have other vectors.
         query_places: dict[str, int] = {}
@@ -120,22 +172,12 @@ class Retrieval(Ranking):
         for first, line in zip(self._first[split][:-1].tolist(), texts.lines, strict=True):
             query_places[line[0]] = first
             passage_places |= {text: first + at for at, text in enumerate(line) if at}
-        ranked = []
-        for size in (logits.shape[1], *self.config.retrieval.dimensions):
-            vectors_ND = logits[:, :size]
-            vectors_ND = vectors_ND / np.maximum(
-                np.linalg.norm(vectors_ND, axis=1, keepdims=True), np.float32(1e-12)
-            )
-            ranked.append(
-                best_passages(
-                    vectors_ND[[query_places[query] for query in texts.queries]],
-                    vectors_ND[[passage_places[passage] for passage in texts.passages]],
-                )
-            )
-        return [
-            {"text": texts.passages[orders[0][0]], "ranked": [*map(list, orders)]}
-            for orders in zip(*ranked, strict=True)
-        ]
+        lengths_N1 = np.linalg.norm(logits, axis=1, keepdims=True)
+        vectors_ND = logits / np.maximum(lengths_N1, np.float32(1e-12))
+        return (
+            vectors_ND[[query_places[query] for query in texts.queries]],
+            vectors_ND[[passage_places[passage] for passage in texts.passages]],
+        )
 
     def score(self, split: str, predictions: Sequence[Prediction]) -> dict[str, float]:
         """Every metric; predictions with a single ranking have those of full vectors only."""

@@ -501,13 +501,19 @@ class ExamplesConfig(Config):
         return lengths
 
 
+SPANS_OF_A_PASSAGE, SPANS_TOGETHER = 32, 8
+"""Most made-up queries for each passage, and how many of them are taken at a time."""
+
+
 class PairsConfig(Config):
     """Query and text pairs for retrieval, mined from unlabelled documents."""
 
-    kind: Literal["neighbours", "opening", "heading", "signature"] = "neighbours"
-    """What to pair: `neighbours`, two consecutive passages of a document; `opening`, a document's
-    first line (its title, if it has one) and the text after it; `heading`, a section's heading
-    and its beginning; or `signature`, a function's summary and signature (`docstrings` only)."""
+    kind: Literal["neighbours", "spans", "opening", "heading", "signature"] = "neighbours"
+    """What to pair: `neighbours`, two consecutive passages of a document; `spans`, some words of
+    a span of two such passages with both of them, and neighbours for dev and test; `opening`, a
+    document's first line (its title, if it has one) and the text after it; `heading`, a section's
+    heading and its beginning; or `signature`, a function's summary and signature (`docstrings`
+    only)."""
 
     sources: tuple[SourceConfig, ...] = ()
     """The documents, as in `[[corpus.sources]]`; empty: the corpus of the run."""

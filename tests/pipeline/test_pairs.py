@@ -9,7 +9,7 @@ import pytest
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.stage import StageTable
 from cloze.artifacts.store import Artifact
-from cloze.pipeline.config.settings import PairsStage
+from cloze.pipeline.config.settings import SPANS_OF_A_PASSAGE, PairsStage
 from cloze.pipeline.pairs import PairSample, make_pairs
 
 SPLITS = ("train", "dev", "test")
@@ -58,6 +58,29 @@ def test_neighbouring_passages_are_pairs_and_no_passage_is_in_two_splits(
             for text in (row["query"], row["passage"]):
                 assert seen.setdefault(text, split) == split
     assert len(seen) == 2 * sum(len(rows(artifact, split)) for split in SPLITS)  # no duplicates
+
+
+def test_spans_train_and_neighbours_of_other_parts_are_held_out(
+    tmp_path: Path, stories: dict[str, Any]
+) -> None:
+    artifact = made(tmp_path / "out", stories, kind="spans", words=14, heldout_share=0.25)
+    spans: dict[str, list[str]] = {}
+    for row in rows(artifact, "train"):
+        spans.setdefault(row["passage"], []).append(row["query"])
+        # some of the passage's words, in their order
+        words = iter(row["passage"].split())
+        assert all(word in words for word in row["query"].split())
+        assert len(row["query"].split()) >= 3
+    # All but those that are the whole passage.
+    assert max(map(len, spans.values())) == SPANS_OF_A_PASSAGE
+    whole = [query in passage for passage, queries in spans.items() for query in queries]
+    assert 0.2 < sum(whole) / len(whole) < 0.7
+    for split in ("dev", "test"):
+        for row in rows(artifact, split):
+            assert int(row["passage"].split()[1]) == int(row["query"].split()[-7]) + 1
+            assert f"{row['query']} {row['passage']}" not in spans
+    again = made(tmp_path / "again", stories, kind="spans", words=14, heldout_share=0.25)
+    assert again.digest == artifact.digest
 
 
 def test_an_opening_line_is_paired_with_what_follows_it(

@@ -40,6 +40,9 @@ def test_scores_equal_those_of_the_library_from_terms(tmp_path: Path) -> None:
     theirs.index([search_terms(text) for text in texts], show_progress=False)
     expected = theirs.get_scores(search_terms("names list"))
     assert np.array_equal(index.scores("names list"), expected)
+    in_memory = LexicalIndex.of(texts, language="none")
+    assert np.array_equal(in_memory.scores("names list"), expected)
+    assert in_memory.scores("unheard").tolist() == [0] * 4
     opened = bm25s.BM25.load(tmp_path, mmap=True)
     assert np.array_equal(opened.get_scores(search_terms("names list")), expected)
 

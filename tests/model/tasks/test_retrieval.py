@@ -177,3 +177,37 @@ def test_fewer_candidates_than_ranks_are_asked_for_are_all_there_is() -> None:
         "ndcg@10": 0.5,
         "recall@100": 0.5,
     }
+
+
+def test_with_a_teacher_each_passage_is_read_once_and_the_hybrid_ranking_is_learnt(
+    tmp_path: Path,
+) -> None:
+    rows = [pair("a list", "the list a"), pair("of names", "the list a"), pair("b", "names of b")]
+    problem, _ = loaded(tmp_path, rows, retrieval={"loss": "hybrid", "language": "none"})
+    assert len(problem.sequences["train"]) == 5
+    assert problem.unit_tokens("train").tolist()[1] < problem.unit_tokens("train")[0]
+    before = functional.normalize(torch.tensor([(1, 0.1), (1, 0), (1, 0.1), (1, 1), (0, 1.0)]))
+    problem.begin(before.numpy)
+
+    def gradient() -> torch.Tensor:
+        found = before.clone().requires_grad_()
+        targets = torch.from_numpy(problem.targets("train", np.arange(3)))
+        problem.loss(found, targets).backward()
+        assert found.grad is not None
+        return found.grad
+
+    # The second query has a word of the other passage, to which its vector is to move; passages,
+    # in rows 1 and 4, stay where they are.
+    away = gradient()
+    assert away[2] @ (before[4] - before[1]) < -0.1
+    assert float(away[[1, 4]].abs().max()) < 1e-4
+
+
+def test_the_hybrid_ranking_is_of_whole_vectors() -> None:
+    with pytest.raises(ValidationError, match="leave out dimensions"):
+        TaskConfig.model_validate(
+            {
+                **{"name": "r", "kind": "retrieval", "train": "t"},
+                "retrieval": {"loss": "hybrid", "dimensions": [64]},
+            }
+        )

