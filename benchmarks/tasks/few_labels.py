@@ -9,10 +9,11 @@ Out: benchmarks/results/few_labels.json: for every data set, rows per class, see
      and what it would be for perfect probabilities, and the coverage of label sets. A cell that the
      file has is not computed again. The side `planted` gives a tenth of the training rows another
      label: accuracy as trained on them, the share of them among the first 15 % of the rows, and
-     of those with weight 0 the share that is wrong. The file also has `steps`, accuracy by steps
-     of contrastive tuning on training rows that were not drawn, and `held_out`, calibration and
-     planted errors by the out-of-fold logits of a linear head and of tuned encoders, as an
-     earlier design had them.
+     of those with weight 0 the share that is wrong. `steps_N` is contrastive tuning of N steps, to
+     choose how many: with the training rows as test rows, and seeds that are not reported. The file
+     also has two experiments of earlier designs: `steps`, accuracy by steps of contrastive tuning
+     on training rows that were not drawn, and `held_out`, calibration and planted errors by the
+     out-of-fold logits of a linear head and of tuned encoders.
 
 Each seed draws its training rows, the same for all sides. Sides take turns in one process, in which
 each has been run once before: seconds are those of reading the model, of training and of predicting
@@ -33,6 +34,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -44,11 +46,13 @@ from benchmarks.measuring import Figures
 from cloze.artifacts.results import Trial
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.model.config import FinetuneStage
+from cloze.model.finetune import contrast
 from cloze.model.finetune.finetune import make_trials
 
 Rows = list[tuple[str, str]]
 RESULT = measuring.ROOT / "benchmarks" / "results" / "few_labels.json"
 LEVEL, WRONG, LISTED = 0.9, 0.1, 0.15
+CHOOSE: Figures = {"shares": []}
 
 
 def read(path: str) -> Rows:
@@ -78,8 +82,8 @@ def write(path: Path, rows: Rows) -> str:
     return str(path)
 
 
-def trained(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> Trial:
-    """The stage finetune, with the approach chosen or by fine-tuning alone."""
+def trained(train: Rows, test: Rows, seed: int, choose: Figures | None = CHOOSE) -> Trial:
+    """The stage finetune, with the approach chosen or, for None, by fine-tuning alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         task = {
@@ -89,8 +93,8 @@ def trained(train: Rows, test: Rows, seed: int, *, chooses: bool = True) -> Tria
             "test": write(folder / "test.csv", test),
         }
         config: Figures = {"tasks": [task], "seeds": [seed], "precision": "auto"}
-        if chooses:
-            config["choose"] = {"shares": []}
+        if choose:
+            config["choose"] = choose
         table = StageTable(
             stage="finetune",
             format_version=FinetuneStage.format_version,
@@ -151,9 +155,16 @@ def planted(train: Rows, test: Rows, seed: int) -> Figures:
     }
 
 
+def by_steps(train: Rows, test: Rows, seed: int, *, steps: int) -> Figures:
+    """Contrastive tuning alone, of so many steps."""
+    with patch.object(contrast, "STEPS", steps):
+        trial = trained(train, test, seed, {"approaches": ["contrastive"], "folds": 2, **CHOOSE})
+    return {"accuracy": trial.test["accuracy"]}
+
+
 def fine_tuned(train: Rows, test: Rows, seed: int) -> Figures:
     """Plain fine-tuning of all parameters, three epochs."""
-    return {"accuracy": trained(train, test, seed, chooses=False).test["accuracy"]}
+    return {"accuracy": trained(train, test, seed, None).test["accuracy"]}
 
 
 def vectors_and_regression(train: Rows, test: Rows, seed: int) -> Figures:
@@ -203,6 +214,7 @@ SIDES: dict[str, Callable[[Rows, Rows, int], Figures]] = {
     "setfit_undersampling": partial(setfit, sampling_strategy="undersampling"),
     "fine_tuned": fine_tuned,
     "planted": planted,
+    **{f"steps_{steps}": partial(by_steps, steps=steps) for steps in (12, 24, 36)},
 }
 DEFAULT_SIDES = ("ours", "vectors_and_regression", "setfit", "fine_tuned")
 
