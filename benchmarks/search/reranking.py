@@ -107,12 +107,11 @@ class First:
         is_near_QD: npt.NDArray[np.bool_] = self.found_QD >= self.found_QD[:, :1] - WITHIN
         return is_near_QD
 
-    def ideal(self) -> Floats:
-        """[Q] that of the best order of those that it has read."""
+    def ideal(self, of_QD: npt.NDArray[np.bool_]) -> Floats:
+        """[Q] that of the best order of these, with the others behind them."""
         of_all = zip(self.rows_QD.tolist(), self.relevant, strict=True)
         grades_QD = np.array([[grades.get(row, 0.0) for row in rows] for rows, grades in of_all])
-        # what is not read stays where it is: behind, in the order of hybrid ranking
-        return self.ndcg(np.where(self.is_read_QD, grades_QD, self.found_QD - 1e6))
+        return self.ndcg(np.where(of_QD, grades_QD, self.found_QD - 1e6))
 
 
 def first_passages(searched: Search, folder: Path) -> First:
@@ -179,7 +178,9 @@ def figures(first: First, *, chosen: float) -> dict[str, object]:
         "read_per_question": float(first.is_read_QD.sum(1).mean()),
         "hybrid": interval(before_Q)._asdict(),
         "reranked": interval(first.reranked(chosen))._asdict(),
-        "best_order": float(first.ideal().mean()),
+        # the most that could be reached, by a reranker of those read and of all
+        "best_order": float(first.ideal(first.is_read_QD).mean()),
+        "best_order_of_all": float(first.ideal(first.found_QD > -np.inf).mean()),
         "default": {"weight": RERANKER_WEIGHT, **added[RERANKER_WEIGHT]},
         "chosen": {"weight": chosen, **added[chosen]},
         "by_weight": {f"{weight:g}": one for weight, one in added.items()},
@@ -261,7 +262,9 @@ def main() -> None:
         beside = collections.of_squad(others[0], questions=asked, beside=arguments.choosing)
         choosing = collections.first(beside, rerank=name, depth=arguments.depth)
         chosen = max(RERANKER_WEIGHTS, key=lambda weight: choosing.reranked(weight).mean())
-        evaluated = {path.stem: collections.of_squad(path, questions=asked) for path in others}
+        evaluated = {
+            path.stem: collections.of_squad(path, questions=asked) for path in others[::-1]
+        }
         for of, path in {**evaluated, **{path.name: path for path in beir}}.items():
             first = collections.first(path, rerank=name, depth=arguments.depth)
             result[of] = figures(first, chosen=chosen)
