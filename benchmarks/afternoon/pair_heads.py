@@ -40,7 +40,11 @@ def main() -> None:
     parser.add_options(workspace="runs")
     arguments = parser.parse_args()
     run = read(arguments.config)
-    found: dict[str, object] = {"machine": machine(), "cell": CELL, "encoder": Path(arguments.encoder).name}
+    found: dict[str, object] = {
+        "machine": machine(),
+        "cell": CELL,
+        "encoder": Path(arguments.encoder).name,
+    }
     for compare in (False, True):
         for seed in arguments.seeds:
             variant = with_heads(run, arguments.encoder, compare=compare, seed=seed)
