@@ -181,7 +181,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     graph: bool = False,
     rerank: str | Path = "",
     depth: int = 50,
-    rerank_weight: float | int = 0.5,
+    rerank_weight: float | int = 0.25,
 ) -> "Search":
     """The passages of a folder, loaded once and ready to be asked, `.ask("…")`.
 

@@ -28,7 +28,7 @@ def searched(folder: Path) -> Path:
     write_model(folder / "encoder")
     write_cross_encoder(folder / "cross")
     weights = load_file(folder / "cross" / "model.safetensors")
-    weights["classifier.weight"] *= 3000  # a reranker with opinions
+    weights["classifier.weight"] *= 6000  # a reranker with opinions
     save_file(weights, folder / "cross" / "model.safetensors")
     (folder / "texts" / "one.txt").unlink()
     for number, text in enumerate(TEXTS):
@@ -50,8 +50,8 @@ def test_the_first_passages_are_ordered_by_the_reranker_and_each_says_so(
     assert {one["reranked_from"] for one in plain["passages"]} == {None}
     read = load_reranker(searched / "cross").scores("a list", first)
     assert len({*read.round(4).tolist()}) == 4
-    # half of a reranker's score counts beside the score by which a passage was found
-    scores = np.array([one["score"] for one in plain["passages"]][:4]) + 0.5 * read
+    # a quarter of a reranker's score counts beside the score by which a passage was found
+    scores = np.array([one["score"] for one in plain["passages"]][:4]) + 0.25 * read
     order = np.argsort(-scores).tolist()
     assert order != [0, 1, 2, 3]
     (found,) = answer(cloze, "a list", "--rerank", "cross", "--depth", "4", "--top-k", "3")
