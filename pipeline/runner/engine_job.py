@@ -50,6 +50,12 @@ from cloze.pipeline.runner.beam import (
 )
 from cloze.pipeline.runner.graph import Build, JobFailed, Step, WorkQueue, job_error
 
+PRISM_LOG, LOST = "PrismRunner", "SDK worker disconnected"
+"""Beam's logger of Prism's lines, and what these say of a worker that is gone."""
+
+LOST_SECONDS = 15.0
+"""Prism usually ends the job at once."""
+
 POLL_SECONDS = 1.0
 STATE_EVERY = 60.0
 """Seconds without progress after which a job is logged as still running: a stage that logs nothing
@@ -151,6 +157,24 @@ def run_on_engine(
         raise result.error() if isinstance(result, DaskResult) else job.error(state)
 
 
+class LostWorker(logging.Handler):
+    """Hears from Prism's log that a worker is gone.
+
+    Of a worker that had several bundles, Prism sometimes drops the second error as an "additional
+    bundle response" and the first with it, and the job stays RUNNING for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.heard: float | None = None
+        """When, by the monotonic clock."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note the time of the first such line."""
+        if self.heard is None and LOST in record.getMessage():
+            self.heard = time.monotonic()
+
+
 class ServiceSilent(JobFailed):
     """The job service no longer answers; the job may still be running."""
 
@@ -225,6 +249,8 @@ class EngineJob:
         """Wait for the job; returns its final state."""
         listener = threading.Thread(target=self._listen, args=(result,), daemon=True)
         listener.start()
+        lost = LostWorker()
+        logging.getLogger(PRISM_LOG).addHandler(lost)
         began = spoke = time.monotonic()
         seen: dict[str, float] = {}
         running = False
@@ -248,6 +274,11 @@ class EngineJob:
                 listener.join(LAST_WORDS_SECONDS)
                 return str(state)
             now = time.monotonic()
+            if lost.heard is not None and now - lost.heard > LOST_SECONDS:
+                raise JobFailed(
+                    f"{self._job(result)}: cancelled, as it goes on without a worker ({LOST}); "
+                    "finished parts are kept, run the same command to resume"
+                )
             # A sign of life: reports, or the file that the first worker creates.
             running = running or bool(seen) or filesystem.exists(self.sign)
             if not running and now - began > self.machine.start_timeout:
