@@ -435,7 +435,7 @@ class Work:
         if pairs.kind not in ("neighbours", "spans") or not text:
             return pairs.train_pairs
         passages = WORD_PIECES_PER_BYTE * text / (TOKENS_PER_WORD * pairs.words)
-        each = 0.5 * SPANS_OF_A_PASSAGE if pairs.kind == "spans" else 0.5
+        each = (0.5 - pairs.heldout_share) * (SPANS_OF_A_PASSAGE if pairs.kind == "spans" else 1.0)
         return min(pairs.train_pairs, each * passages)
 
     def _distillation_flops(self) -> dict[str, float]:

@@ -1320,7 +1320,7 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 17
+    format_version: ClassVar[int] = 18
     """17: contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:
     sentence encoders read as much as before if they trained on shorter texts; 15:
     contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains

@@ -103,11 +103,12 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
             samples[split].offer(turn << KEY_BITS | key, pair)
 
     for split, _, pairs in _parts(stage):
-        if stage.pairs.kind == "spans" and split == "train":
-            # Some of every passage before more of any. Together, as the passage is read with the
-            # first, and costs as much as several.
+        if stage.pairs.kind == "spans":
+            # Some of every passage before more of any. In training several together, as the passage
+            # is read with the first of them, and costs as much.
+            together = SPANS_TOGETHER if split == "train" else 1
             for number, pair in _spans(pairs, seed):
-                offer(split, pair, pair[1], turn=number // SPANS_TOGETHER)
+                offer(split, pair, pair[1], turn=number // together)
         else:
             for pair in pairs:
                 offer(split, pair, *pair)

@@ -305,10 +305,10 @@ def prospects(run: RunConfig) -> str:
     if run.finetune.tasks and run.pairs:
         (task,) = run.finetune.tasks
         updates = -(-run.pairs.train_pairs // max(task.batch_size or 1, 1))
-        amount = f"{plural(updates, 'update')} per seed of {task.batch_size} pairs of passages"
+        amount = f"{plural(updates, 'update')} per seed of {task.batch_size} made-up queries"
         can = (
-            "it can change which passages of such text are near each other; it learns no "
-            f"questions{'' if run.vocabulary.words else ' and no new words'}"
+            "vectors can learn to find passages by their words, as BM25 does; they learn no "
+            f"answers{'' if run.vocabulary.words else ' and no new words'}"
         )
     else:
         recipe = run.pretrain

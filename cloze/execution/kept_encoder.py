@@ -11,6 +11,7 @@ reports. With questions half of them choose and the other half report, on the fo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from pydantic import JsonValue
@@ -18,6 +19,7 @@ from pydantic import JsonValue
 from cloze.artifacts.config import flat
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
+from cloze.artifacts.results import TASK_SPLITS
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, commit, put_bytes
 from cloze.flows.external_inputs import digest_of_files, digest_of_model
@@ -35,10 +37,13 @@ from cloze.model.tasks.files.task_table import Wanted
 from cloze.model.tasks.ranking import RankingTexts
 from cloze.named import ADAPTED
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MOST_PASSAGES = 20_000
 """Passages among which questions are ranked; of a larger folder, the right ones and a sample."""
+
+MOST_BESIDE_PAIRS = 2000
+"""Passages among which the queries of held-out pairs are ranked."""
 
 FEWEST_QUESTIONS = 20
 """With fewer, no interval means much."""
@@ -148,14 +153,25 @@ def verdict_line(found: Mapping[str, JsonValue]) -> str:
 
 
 def _of_pairs(pairs: Artifact) -> Evidence:
-    """The held-out pairs of the run."""
+    """The held-out pairs of the run, whose passages are ranked among those that are trained on."""
+    texts = {
+        split: RankingTexts(
+            read_table(
+                pairs.path(f"retrieval/{split}.jsonl"), Wanted(required=("query", "passage"))
+            )
+        )
+        for split in TASK_SPLITS
+    }
+    every = [text for one in texts.values() for text in one.passages]
     sets = []
     for split in ("dev", "test"):
-        path = pairs.path(f"retrieval/{split}.jsonl")
-        texts = RankingTexts(read_table(path, Wanted(required=("query", "passage"))))
-        relevant = tuple(dict(sorted(grades.items())) for grades in texts.relevant)
+        own = texts[split]
+        # Its own first, as they are numbered. Among few passages nearly every query finds its own.
+        passages = [*dict.fromkeys(chain(own.passages, every))]
+        relevant = tuple(dict(sorted(grades.items())) for grades in own.relevant)
+        most = max(MOST_BESIDE_PAIRS, len(own.passages))
         name = f"held-out pairs ({split})"
-        sets.append(QuestionSet(name, tuple(texts.queries), tuple(texts.passages), relevant))
+        sets.append(QuestionSet(name, tuple(own.queries), tuple(passages[:most]), relevant))
     return Evidence(*sets)
 
 

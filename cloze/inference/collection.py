@@ -31,7 +31,7 @@ from cloze.flows.workspace import Workspace
 from cloze.inference.input_texts import metered
 from cloze.inference.placed_passages import left_out_of, placed_passages, said_of, source_of
 from cloze.init.corpus_files import left_out
-from cloze.init.corpus_samples import language, look
+from cloze.init.corpus_samples import look, stemmer
 from cloze.model.hugging_face.sentence_modules import DOCUMENT
 from cloze.model.inference.load import Model
 from cloze.model.retrieval import compact_vectors, lexical_index, passage_index
@@ -54,15 +54,6 @@ GRAPH_FORMAT_VERSION = 2
 AUTOMATIC = "auto"
 SAMPLED_PASSAGES = 200
 """Passages by which the language of a collection is guessed."""
-
-LANGUAGES = {
-    **{name: name.lower() for name in ("English", "German", "French", "Spanish", "Italian")},
-    **{name: name.lower() for name in ("Portuguese", "Dutch", "Polish", "Swedish", "Turkish")},
-    "Greek script": "greek",
-    "Tamil script": "tamil",
-    "Armenian script": "armenian",
-}
-"""Snowball's stemmer for what `language` guesses; for others the user names one."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +213,7 @@ def _language_of(passages: str, count: int) -> str:
     """The language of a sample of passages, spread over all."""
     rows = range(0, count, max(1, count // SAMPLED_PASSAGES))
     texts = (passage_index.read_passage(passages, row).text for row in rows)
-    return LANGUAGES.get(language(" ".join(texts)), NO_LANGUAGE)
+    return stemmer(" ".join(texts))
 
 
 def compact_vectors_of(index: Artifact, space: Workspace) -> CompactVectors:

@@ -29,7 +29,7 @@ from cloze.flows.expected import Timed, cores, training_seconds
 from cloze.flows.forecast import forecast_corpus
 from cloze.flows.report.units import plural
 from cloze.init.corpus_files import left_out
-from cloze.init.corpus_samples import TABLES, Look, language, look
+from cloze.init.corpus_samples import TABLES, Look, language, look, stemmer
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import DELIMITED, LabelledFiles, labelled_files
 from cloze.init.language_rules import language_rules
@@ -341,7 +341,11 @@ def continuation(
     def trained_on(units: int, *, minutes: float = 0.0) -> str:
         if on_pairs:
             settings = model.pair_settings(
-                sources_table(found, "pairs"), pairs=units, minutes=minutes
+                sources_table(found, "pairs"),
+                pairs=units,
+                text_bytes=found.text_bytes,
+                language=stemmer(" ".join(found.samples)),
+                minutes=minutes,
             )
             return f"{_headline(found, name)}\n{settings}"
         return configuration(

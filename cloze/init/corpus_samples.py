@@ -87,6 +87,16 @@ LEAST_SHARE = 0.04
 """Minimum share of words among a language's ten most common ones; a quarter in English text."""
 
 
+STEMMERS = {
+    **{name: name.lower() for name in ("English", "German", "French", "Spanish", "Italian")},
+    **{name: name.lower() for name in ("Portuguese", "Dutch", "Polish", "Swedish", "Turkish")},
+    "Greek script": "greek",
+    "Tamil script": "tamil",
+    "Armenian script": "armenian",
+}
+"""Snowball's stemmer for what `language` guesses; for others the user names one."""
+
+
 @dataclass(frozen=True)
 class Look:
     """A guess at a corpus's format and size."""
@@ -398,6 +408,11 @@ def language(text: str) -> str:
     }
     best = max(found, key=lambda name: found[name])
     return best if found[best] > LEAST_SHARE * len(words) else "another language"
+
+
+def stemmer(text: str) -> str:
+    """Snowball's stemmer for the language of `text`, as far as it is guessed; else `none`."""
+    return STEMMERS.get(language(text), "none")
 
 
 def _lines(samples: Sequence[str]) -> list[str]:

@@ -49,6 +49,12 @@ class QuestionSet:
     relevant: tuple[dict[int, float], ...]
     """By question: grades of passages by number, at least one."""
 
+    @property
+    def groups_Q(self) -> npt.NDArray[np.int64]:
+        """[Q] a number from 0; equal for questions about the same passages, which fare alike."""
+        numbers: dict[frozenset[int], int] = {}
+        return np.array([numbers.setdefault(frozenset(r), len(numbers)) for r in self.relevant])
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -109,11 +115,20 @@ def choose(
         lambda share: search_quality(
             model_of(between(old, new, share), precision="fp32"), reporting
         ),
+        groups_Q=reporting.groups_Q,
     )
 
 
-def verdict(values: dict[float, Floats], report: Callable[[float], Floats]) -> Verdict:
-    """From values by share on the set that chooses, and a function to those on the other one."""
+def verdict(
+    values: dict[float, Floats],
+    report: Callable[[float], Floats],
+    *,
+    groups_Q: npt.NDArray[np.int64] | None = None,
+) -> Verdict:
+    """From values by share on the set that chooses, and a function to those on the other one.
+
+    `groups_Q`: which questions of the other one are drawn together for the interval.
+    """
     # Of equal candidates the one nearest to the old encoder: a change needs a reason.
     best = max(values, key=lambda share: (values[share].mean(), -share))
     before_Q = report(0.0)
@@ -121,7 +136,7 @@ def verdict(values: dict[float, Floats], report: Callable[[float], Floats]) -> V
         return Verdict(0.0, Interval(0.0, 0.0, 0.0), float(before_Q.mean()))
     # By question: both encoders answer the same ones, so most of the spread between hard and easy
     # questions cancels.
-    difference = interval(report(best) - before_Q, level=LEVEL)
+    difference = interval(report(best) - before_Q, level=LEVEL, groups_Q=groups_Q)
     return Verdict(best, difference, float(before_Q.mean()))
 
 

@@ -31,9 +31,9 @@ BEST = 64
 SHARPNESS = 2.0
 """Factor of the standardised scores in the softmax that makes them shares."""
 
-KEEPING = 8.0
-"""Weight of one minus the cosine of a passage with its vector before: it is met once, and many
-queries pull at it."""
+KEEPING = 0.3
+"""Weight, for each query of a passage, of one minus its cosine with its vector before: a passage is
+met once, and all of its queries pull at it."""
 
 QUERIES_AT_ONCE = 256
 
@@ -52,6 +52,9 @@ class HybridTeacher:
 
     shares_QK: Tensor
     """Of each of these; 1 together."""
+
+    keeping: float
+    """Weight of what a passage has moved."""
 
     @classmethod
     def of(
@@ -78,7 +81,9 @@ class HybridTeacher:
                 best.append(best_rows(found_P, BEST))
                 scores.append(found_P[best[-1]])
         shares_QK = (SHARPNESS * torch.from_numpy(np.stack(scores))).softmax(-1)
-        return cls(torch.from_numpy(passages_PH), torch.from_numpy(np.stack(best)), shares_QK)
+        keeping = KEEPING * len(queries) / len(passages)
+        best_QK = torch.from_numpy(np.stack(best))
+        return cls(torch.from_numpy(passages_PH), best_QK, shares_QK, keeping)
 
     def ranking_loss(self, vectors_UH: Tensor, queries_U: Tensor, *, temperature: float) -> Tensor:
         """Divergence of the ranking by these queries' new vectors from the teacher's, summed."""
@@ -93,4 +98,4 @@ class HybridTeacher:
     def keeping_loss(self, vectors_DH: Tensor, passages_D: Tensor) -> Tensor:
         """How far passages have moved, summed: questions are to come to them, not they away."""
         before_DH = on(vectors_DH.device, self.passages_PH[passages_D])
-        return KEEPING * (1 - (vectors_DH * before_DH).sum(-1)).sum()
+        return self.keeping * (1 - (vectors_DH * before_DH).sum(-1)).sum()

@@ -24,7 +24,7 @@ RESAMPLES = 2000
 """Bootstrap samples of questions."""
 LEVEL = 0.95
 
-# Q questions, R relevant documents of one, B bootstrap samples
+# Q questions in G groups, R relevant documents of one, B bootstrap samples
 
 
 class Relevant(NamedTuple):
@@ -70,12 +70,22 @@ def by_metric(found: Sequence[Relevant]) -> dict[str, Floats]:
     return {name: np.array([one[name] for one in measured]) for name in METRICS}
 
 
-def interval(values_Q: Floats, *, level: float = LEVEL) -> Interval:
-    """The mean of values by question, or of differences of two systems on the same questions."""
+def interval(
+    values_Q: Floats, *, level: float = LEVEL, groups_Q: npt.NDArray[np.int64] | None = None
+) -> Interval:
+    """The mean of values by question, or of differences of two systems on the same questions.
+
+    `groups_Q`: numbers from 0; questions with the same number are drawn together. Each its own
+    without.
+    """
+    groups_Q = np.arange(len(values_Q)) if groups_Q is None else groups_Q
+    sums_G, sizes_G = np.bincount(groups_Q, values_Q), np.bincount(groups_Q)
     # The same samples for all: what is compared differs in the systems alone.
     draw = np.random.default_rng(0)
-    count = len(values_Q)
-    means_B = [values_Q[draw.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
+    means_B = []
+    for _ in range(RESAMPLES):
+        drawn_G = draw.integers(0, len(sums_G), len(sums_G))
+        means_B.append(sums_G[drawn_G].sum() / sizes_G[drawn_G].sum())
     low, high = np.quantile(means_B, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(values_Q.mean()), float(low), float(high))
 

@@ -501,7 +501,7 @@ class ExamplesConfig(Config):
         return lengths
 
 
-SPANS_OF_A_PASSAGE, SPANS_TOGETHER = 32, 8
+SPANS_OF_A_PASSAGE, SPANS_TOGETHER = 96, 8
 """Most made-up queries for each passage, and how many of them are taken at a time."""
 
 
@@ -510,10 +510,9 @@ class PairsConfig(Config):
 
     kind: Literal["neighbours", "spans", "opening", "heading", "signature"] = "neighbours"
     """What to pair: `neighbours`, two consecutive passages of a document; `spans`, some words of
-    a span of two such passages with both of them, and neighbours for dev and test; `opening`, a
-    document's first line (its title, if it has one) and the text after it; `heading`, a section's
-    heading and its beginning; or `signature`, a function's summary and signature (`docstrings`
-    only)."""
+    a span of two such passages with both of them; `opening`, a document's first line (its title, if
+    it has one) and the text after it; `heading`, a section's heading and its beginning; or
+    `signature`, a function's summary and signature (`docstrings` only)."""
 
     sources: tuple[SourceConfig, ...] = ()
     """The documents, as in `[[corpus.sources]]`; empty: the corpus of the run."""
@@ -665,6 +664,7 @@ class PairsStage(StageConfig):
 
     stage: ClassVar[str] = "pairs"
     program: ClassVar[str] = "cloze.pipeline.pairs"
+    format_version: ClassVar[int] = 2
 
     seed: int
     """The run's seed: it draws the pairs and the held-out ones."""

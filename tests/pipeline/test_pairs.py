@@ -60,9 +60,7 @@ def test_neighbouring_passages_are_pairs_and_no_passage_is_in_two_splits(
     assert len(seen) == 2 * sum(len(rows(artifact, split)) for split in SPLITS)  # no duplicates
 
 
-def test_spans_train_and_neighbours_of_other_parts_are_held_out(
-    tmp_path: Path, stories: dict[str, Any]
-) -> None:
+def test_spans_of_other_passages_are_held_out(tmp_path: Path, stories: dict[str, Any]) -> None:
     artifact = made(tmp_path / "out", stories, kind="spans", words=14, heldout_share=0.25)
     spans: dict[str, list[str]] = {}
     for row in rows(artifact, "train"):
@@ -72,13 +70,15 @@ def test_spans_train_and_neighbours_of_other_parts_are_held_out(
         assert all(word in words for word in row["query"].split())
         assert len(row["query"].split()) >= 3
     # All but those that are the whole passage.
-    assert max(map(len, spans.values())) == SPANS_OF_A_PASSAGE
+    assert 0.9 * SPANS_OF_A_PASSAGE < max(map(len, spans.values())) <= SPANS_OF_A_PASSAGE
     whole = [query in passage for passage, queries in spans.items() for query in queries]
     assert 0.2 < sum(whole) / len(whole) < 0.7
     for split in ("dev", "test"):
-        for row in rows(artifact, split):
-            assert int(row["passage"].split()[1]) == int(row["query"].split()[-7]) + 1
-            assert f"{row['query']} {row['passage']}" not in spans
+        found = rows(artifact, split)
+        held_out = {row["passage"] for row in found}
+        assert held_out.isdisjoint(spans)
+        # Some of each passage before more of any; a span that is the whole passage is none.
+        assert {row["passage"] for row in found[: 2 * len(held_out)]} == held_out
     again = made(tmp_path / "again", stories, kind="spans", words=14, heldout_share=0.25)
     assert again.digest == artifact.digest
 

@@ -262,7 +262,7 @@ def test_a_sentence_encoder_is_trained_further_on_pairs(cloze: Cloze, begun: Pat
     with_sentence_modules(begun / "encoder")
     done = cloze("init", "texts", "--from", "encoder", "--output", "more.toml")
     assert done.returncode == 0, done.stderr
-    assert "is trained on pairs of passages, not on masked tokens" in done.stdout
+    assert "is trained on made-up queries, not on masked tokens" in done.stdout
     assert "it has no MLM head and needs none here" in done.stdout
     table = read_toml(begun / "more.toml")
     assert table["finetune"]["tasks"][0]["kind"] == "retrieval"
@@ -412,8 +412,8 @@ def test_the_time_of_pairs_is_converted_by_a_few_that_were_timed(cloze: Cloze, b
     done = cloze("adapt", "encoder", "texts", "--minutes", "0.2", "--without-prefect", *SMALL)
     assert done.returncode == 0, done.stderr
     assert "timing 1 step, to find how many fit into 0.2 minutes" in done.stderr
-    assert re.search(r"\d+ updates? per seed of 256 pairs of passages", done.stderr)
-    assert "it learns no questions and no new words" in done.stderr
+    assert re.search(r"\d+ updates? per seed of 128 made-up queries", done.stderr)
+    assert "they learn no answers and no new words" in done.stderr
     assert 0 < read_toml(begun / "texts.toml")["finetune"]["minutes"] < 0.2
 
 

@@ -77,3 +77,12 @@ def test_an_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
 
 def test_the_interval_of_equal_values_is_a_point() -> None:
     assert interval(np.full(30, 0.25)) == (0.25, 0.25, 0.25)
+
+
+def test_questions_of_one_group_count_as_one_in_the_interval() -> None:
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=50)
+    alike = interval(np.repeat(values, 8), groups_Q=np.repeat(np.arange(50), 8))
+    assert alike == pytest.approx(interval(values))
+    apart = interval(np.repeat(values, 8))
+    assert apart.high - apart.low < (alike.high - alike.low) / 2
