@@ -977,8 +977,8 @@ class ChoiceConfig(Config):
 
     Of those whose mean score is within one standard error of the best, the cheapest one wins
     (Breiman et al. 1984); but contrastive tuning wins unless it is clearly worse, as few rows
-    cannot show what it gains and it takes seconds. Tasks with a single approach are trained as
-    usual.
+    cannot show what it gains and it takes seconds; with more than `many_rows`, fine-tuning does.
+    Tasks with a single approach are trained as usual.
     """
 
     approaches: tuple[ApproachName, ...] = Field(
@@ -1321,7 +1321,9 @@ class FinetuneStage(StageConfig):
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
     format_version: ClassVar[int] = 18
-    """17: contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:
+    """18: with many rows fine-tuning is taken unless clearly worse, and passages of the hybrid loss
+    are held by as much as they have queries; 17:
+    contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:
     sentence encoders read as much as before if they trained on shorter texts; 15:
     contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains
     the encoder's upper layers, and is preferred; folds share the penalty of a head; 13: the penalty

@@ -15,7 +15,7 @@ of each document by which duplicates are skipped.
 import heapq
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, groupby, zip_longest
 from operator import itemgetter
@@ -107,7 +107,7 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
             # Some of every passage before more of any. In training several together, as the passage
             # is read with the first of them, and costs as much.
             together = SPANS_TOGETHER if split == "train" else 1
-            for number, pair in _spans(pairs, seed):
+            for number, pair in spans_of(pairs, seed):
                 offer(split, pair, pair[1], turn=number // together)
         else:
             for pair in pairs:
@@ -177,7 +177,7 @@ def _text_parts(stage: PairsStage) -> Iterator[tuple[int, list[Pair]]]:
             yield len(seen), couples[start : start + PAIRS_OF_A_PART]
 
 
-def _spans(pairs: list[Pair], seed: int) -> Iterator[tuple[int, Pair]]:
+def spans_of(pairs: Iterable[Pair], seed: int) -> Iterator[tuple[int, Pair]]:
     """Made-up queries for both passages of every pair as one: some of the words of a span of it.
 
     With their numbers among those of the passage.

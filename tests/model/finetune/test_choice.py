@@ -122,6 +122,13 @@ def test_contrastive_tuning_is_left_only_if_the_folds_speak_against_it() -> None
         assert preferred([linear, tuned.model_copy(update={"folds": folds})], linear) == place
 
 
+def test_with_many_rows_fine_tuning_is_taken_unless_it_is_clearly_worse() -> None:
+    linear = candidate("linear", 0.85, 0.01).model_copy(update={"folds": (0.84, 0.85, 0.86)})
+    for folds, place in (((0.84, 0.84, 0.86), 1), ((0.80, 0.81, 0.82), 0)):
+        tuned = candidate("fine_tuning", sum(folds) / 3, 0.01).model_copy(update={"folds": folds})
+        assert preferred([linear, tuned], linear, favoured="fine_tuning") == place
+
+
 def test_the_chosen_approach_is_that_of_the_rule(chosen: Artifact) -> None:
     choice = trial_of(chosen).choice
     assert choice is not None
