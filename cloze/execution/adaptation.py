@@ -4,9 +4,9 @@ In:  a model and a folder; minutes, or a number of steps.
 Out: NAME.toml, the run's configuration; the run's record, artifacts and report, which compares the
      encoder before and after on held-out documents of the folder.
 
-It combines `cloze init --from` and `cloze run`. A sentence encoder is trained further on pairs of
-passages; what was trained is kept only if search on held-out pairs or questions improved by more
-than chance (kept_encoder.py). Repeat an interrupted command to resume it.
+It combines `cloze init --from` and `cloze run`. A sentence encoder learns from queries made of the
+passages; what was trained is kept only if search by others of them, or by questions, improved by
+more than chance (kept_encoder.py). Repeat an interrupted command to resume it.
 """
 
 import math
@@ -112,7 +112,7 @@ def adapt(
     :param folder: File, folder, glob or URL of the documents.
     :param questions_file: For a sentence encoder: questions with right answers, as for `cloze
         search`. Half of them choose what is kept, the other half report what it is worth; without
-        them, held-out pairs of passages do.
+        them, made-up queries of held-out passages do.
     """
     if not 0 < how.minutes < math.inf or how.steps < 0:
         raise UsageError(
@@ -157,7 +157,7 @@ class Adaptation:
     how: Continued
     target: Target
     questions: str
-    """File of the questions that decide; empty if held-out pairs do."""
+    """File of the questions that decide; empty if made-up ones do."""
 
 
 def _refuse_without_sentences(asked: Adaptation) -> None:

@@ -5,7 +5,7 @@ In:  a finished run that trained a sentence encoder further on pairs; questions 
 Out: `adapted`, an artifact of the run with the encoder that is kept: the trained one, one between
      it and the original, or the original; what it is worth, with its interval.
 
-Without questions the held-out pairs of the run decide: dev chooses among the candidates, test
+Without questions queries made of held-out passages decide: dev chooses among the candidates, test
 reports. With questions half of them choose and the other half report, on the folder's passages.
 """
 
@@ -170,7 +170,7 @@ def _of_pairs(pairs: Artifact) -> Evidence:
         passages = [*dict.fromkeys(chain(own.passages, every))]
         relevant = tuple(dict(sorted(grades.items())) for grades in own.relevant)
         most = max(MOST_BESIDE_PAIRS, len(own.passages))
-        name = f"held-out pairs ({split})"
+        name = f"made-up queries ({split})"
         sets.append(QuestionSet(name, tuple(own.queries), tuple(passages[:most]), relevant))
     return Evidence(*sets)
 
@@ -188,7 +188,7 @@ def questions_that_decide(path: str) -> list[Question]:
     if len(asked) < FEWEST_QUESTIONS:
         raise UsageError(
             f"{path}: {len(asked)} questions, expected at least {FEWEST_QUESTIONS} to choose an "
-            "encoder by; leave out --evaluate, then held-out pairs decide"
+            "encoder by; leave out --evaluate, then made-up queries decide"
         )
     return asked
 

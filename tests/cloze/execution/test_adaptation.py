@@ -348,12 +348,12 @@ def test_questions_decide_what_is_kept_where_there_are_some(cloze: Cloze, begun:
     done = cloze(*command, "--evaluate", "texts/questions.csv")
     assert done.returncode == 0, done.stderr
     assert "on 12 questions" in done.stderr
-    assert "held-out pairs" not in done.stdout
+    assert "made-up queries" not in done.stdout
     last = done.stdout.splitlines()[-2]
     assert last.startswith("kept: ")
     of_pairs = cloze(*command)
     assert "0 stages made" in of_pairs.stdout
-    assert "held-out pairs (dev)" in of_pairs.stderr
+    assert "made-up queries (dev)" in of_pairs.stderr
 
 
 def test_questions_that_cannot_decide_are_refused_before_training(
