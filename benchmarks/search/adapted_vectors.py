@@ -67,24 +67,25 @@ def measured(
         "questions": len(asked.questions),
         "before": float(before.mean()),
     }
-    gains = []
+    gains: dict[str, list[Floats]] = {"trained": [], "kept": []}
     for seed in seeds:
         name = adapted(model, folder, directory, seed=seed, options=options)
         trained = run_artifact(space, name, stage="finetune")
-        kept = run_artifact(space, name, stage="adapted").manifest.statistics
-        gains.append(quality(trained.directory, asked) - before)
+        kept = run_artifact(space, name, stage="adapted")
+        # What people get: the trained encoder, one between, or the one before.
+        for one, artifact in (("trained", trained), ("kept", kept)):
+            gains[one].append(quality(artifact.directory, asked) - before)
+        said = kept.manifest.statistics
         figures[f"seed {seed}"] = {
             "updates": trained.manifest.statistics["steps"],
-            "trained minus before": interval(gains[-1])._asdict(),
-            "said": {one: kept[one] for one in ("share", "kept_share", "difference", "low")},
-            # What people get: the trained encoder, one between, or the one before.
-            "kept minus before": interval(
-                quality(run_artifact(space, name, stage="adapted").directory, asked) - before
-            )._asdict(),
+            "said": {one: said[one] for one in ("share", "kept_share", "difference", "low")},
+            **{f"{one} minus before": interval(gains[one][-1])._asdict() for one in gains},
         }
         print(folder.name, json.dumps(figures, indent=1), flush=True)
     # By question the mean of all seeds, then the interval over questions.
-    figures["trained minus before, mean of seeds"] = interval(np.mean(gains, axis=0))._asdict()
+    for one, by_seed in gains.items():
+        mean_Q = np.mean(by_seed, axis=0)
+        figures[f"{one} minus before, mean of seeds"] = interval(mean_Q)._asdict()
     return figures
 
 
