@@ -34,6 +34,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.measuring import PRECISION, Arguments, machine, sentence_encoder, write_result
+from cloze.execution.kept_encoder import MARGIN
 from cloze.init.initial_model import JUDGING_PASSAGES
 from cloze.model.config import FinetuneConfig, TaskConfig
 from cloze.model.encoder.models import SentenceModel
@@ -134,7 +135,8 @@ def made_up_sets(passages: Sequence[str], seed: int) -> list[QuestionSet]:
         ]
         relevant = tuple({number: 1.0} for _, number in queries)
         texts = tuple(query for query, _ in queries)
-        sets.append(QuestionSet("made-up queries", texts, tuple(passages), relevant))
+        name = "made-up queries"
+        sets.append(QuestionSet(name, texts, tuple(passages), relevant, MARGIN))
     return sets
 
 

@@ -37,13 +37,17 @@ from cloze.model.tasks.files.task_table import Wanted
 from cloze.model.tasks.ranking import RankingTexts
 from cloze.named import ADAPTED
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 MOST_PASSAGES = 20_000
 """Passages among which questions are ranked; of a larger folder, the right ones and a sample."""
 
 MOST_BESIDE_PAIRS = 2000
 """Passages among which the queries of held-out pairs are ranked."""
+
+MARGIN = 0.005
+"""Of nDCG@10, that the gain by made-up queries must exceed for certain: of useless trainings with
+small rates some are better by less."""
 
 FEWEST_QUESTIONS = 20
 """With fewer, no interval means much."""
@@ -126,6 +130,7 @@ def _statistics(verdict: Verdict, evidence: Evidence) -> dict[str, JsonValue]:
         "difference": verdict.difference.mean,
         "low": verdict.difference.low,
         "high": verdict.difference.high,
+        "margin": verdict.margin,
         "chosen_by": f"{len(evidence.choosing.questions):,} {evidence.choosing.name}",
         "reported_by": f"{len(evidence.reporting.questions):,} {evidence.reporting.name}",
     }
@@ -133,9 +138,9 @@ def _statistics(verdict: Verdict, evidence: Evidence) -> dict[str, JsonValue]:
 
 def verdict_line(found: Mapping[str, JsonValue]) -> str:
     """What was kept, and what it is worth."""
-    share, kept, before, mean, low, high = (
+    share, kept, before, mean, low, high, margin = (
         float(str(found[name]))
-        for name in ("share", "kept_share", "before", "difference", "low", "high")
+        for name in ("share", "kept_share", "before", "difference", "low", "high", "margin")
     )
     gain = (
         f"nDCG@10 {100 * before:.1f} → {100 * (before + mean):.1f}, {100 * mean:+.1f} "
@@ -149,7 +154,8 @@ def verdict_line(found: Mapping[str, JsonValue]) -> str:
         what += f" with {words:,} words added"
     if kept:
         return f"kept: {what}, chosen on {found['chosen_by']}: {gain}"
-    return f"kept: the original encoder; {what} is not better for certain: {gain}"
+    much = f" by {100 * margin:.1f}" if margin else ""
+    return f"kept: the original encoder; {what} is not better{much} for certain: {gain}"
 
 
 def _of_pairs(pairs: Artifact) -> Evidence:
@@ -171,7 +177,8 @@ def _of_pairs(pairs: Artifact) -> Evidence:
         relevant = tuple(dict(sorted(grades.items())) for grades in own.relevant)
         most = max(MOST_BESIDE_PAIRS, len(own.passages))
         name = f"made-up queries ({split})"
-        sets.append(QuestionSet(name, tuple(own.queries), tuple(passages[:most]), relevant))
+        queries = tuple(own.queries)
+        sets.append(QuestionSet(name, queries, tuple(passages[:most]), relevant, MARGIN))
     return Evidence(*sets)
 
 

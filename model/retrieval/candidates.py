@@ -48,6 +48,8 @@ class QuestionSet:
     passages: tuple[str, ...]
     relevant: tuple[dict[int, float], ...]
     """By question: grades of passages by number, at least one."""
+    margin: float = 0.0
+    """That a gain must exceed for certain."""
 
     @property
     def groups_Q(self) -> npt.NDArray[np.int64]:
@@ -66,11 +68,13 @@ class Verdict:
     """nDCG@10 of that candidate minus that of the encoder before, on the set that reports."""
     before: float
     """nDCG@10 of the encoder before, there."""
+    margin: float = 0.0
+    """`QuestionSet.margin` there."""
 
     @property
     def kept_share(self) -> float:
         """Share of the way to the new weights that is kept: 0 without a certain gain."""
-        return self.share if self.difference.low > 0 else 0.0
+        return self.share if self.difference.low > self.margin else 0.0
 
 
 def between(old: EncoderFiles, new: EncoderFiles, share: float) -> EncoderFiles:
@@ -110,13 +114,14 @@ def choose(
             f"{share:.0%} of the change: {HEADLINE} {100 * values_Q.mean():.1f} on "
             f"{len(values_Q):,} {choosing.name}"
         )
-    return verdict(
+    found = verdict(
         values,
         lambda share: search_quality(
             model_of(between(old, new, share), precision="fp32"), reporting
         ),
         groups_Q=reporting.groups_Q,
     )
+    return replace(found, margin=reporting.margin)
 
 
 def verdict(

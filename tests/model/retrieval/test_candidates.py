@@ -11,11 +11,13 @@ from cloze.model.inference.load import model_of
 from cloze.model.retrieval.candidates import (
     SHARES,
     QuestionSet,
+    Verdict,
     between,
     choose,
     search_quality,
     verdict,
 )
+from cloze.model.retrieval.ranking_metrics import Interval
 from tests.cloze.tiny_model import write_model
 
 
@@ -55,6 +57,12 @@ def test_the_best_candidate_is_chosen_by_one_set_and_reported_by_the_other() -> 
     assert found.difference.mean == pytest.approx(-0.1)
     found = verdict(choosing, {0.0: before, 1.0: before + 0.1}.__getitem__)
     assert (found.share, found.kept_share, found.before) == (1.0, 1.0, 0.5)
+
+
+def test_a_gain_below_the_margin_keeps_the_original() -> None:
+    found = Verdict(1.0, Interval(0.01, 0.004, 0.016), 0.5, margin=0.005)
+    assert found.kept_share == 0
+    assert dataclasses.replace(found, margin=0.003).kept_share == 1
 
 
 def test_of_equal_candidates_the_original_is_the_best() -> None:
