@@ -211,6 +211,7 @@ def main() -> None:
         "machine": machine(),
         "questions": arguments.questions,
         "pairs": arguments.pairs,
+        "margin": MARGIN if arguments.judge == "made-up" else 0.0,
     }
     cases: list[dict[str, object]] = []
     # A null and a gain in turn, so that a run that is ended early has as many of both.
