@@ -67,6 +67,7 @@ class Progress:
     def line(self, note: str = "") -> str:
         """The current progress line."""
         rate = self.done / max(time.monotonic() - self.started, 1e-9)
-        remaining = clock((self.total - self.done) / rate) if rate else "unknown"
+        # A total that was an estimate may be exceeded.
+        remaining = clock(max(self.total - self.done, 0.0) / rate) if rate else "unknown"
         done = f"{self.stage} {self.done:,.0f}/{self.total:,.0f} {self.unit}"
         return f"{done} {rate:,.1f} {self.unit}/s remaining {remaining} {note}".rstrip()

@@ -149,8 +149,18 @@ class TrialGroup:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps, as far as known before the grid search."""
-        return sum(plan.steps for plan in self.plans)
+        """Optimizer steps; with a grid, the most that there can be."""
+        if not self.points:
+            return sum(plan.steps for plan in self.seeds)
+        return sum(plan.steps for plan in self.points) + len(self.seeds) * self._most_of_a_point
+
+    def saved_by(self, best: TrialPlan) -> int:
+        """Steps that no seed makes if the best point of the grid has fewer than another."""
+        return len(self.seeds) * (self._most_of_a_point - best.steps)
+
+    @property
+    def _most_of_a_point(self) -> int:
+        return max(plan.steps for plan in self.points)
 
 
 def plan_trials(config: FinetuneConfig, problems: list[Problem]) -> tuple[TrialGroup, ...]:
@@ -298,6 +308,7 @@ class TrialRunner:
         if group.points:
             best, trained = self.search(group.points)
             say(f"finetune {best.task.name} {best.system}: best on dev is {best.point}")
+            self.advance(group.saved_by(best), f"{best.title}: the best")
             seeds = tuple(replace(seed, task=best.task) for seed in seeds)
         for number, plan in enumerate(seeds):
             self.run(plan, None if number else trained)

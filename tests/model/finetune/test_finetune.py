@@ -3,6 +3,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -259,16 +260,21 @@ def test_errors_of_the_best_trial_are_a_file_with_their_rows(fitted: Artifact) -
 
 
 def test_a_grid_is_searched_on_dev_and_its_best_point_gets_all_seeds(
-    data: Path, encoder: Artifact, tmp_path: Path
+    data: Path, encoder: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = {"batch_sizes": [8], "learning_rates": [1e-5, 1e-2], "epochs": [1, 4]}
+    grid = {"batch_sizes": [8, 32], "learning_rates": [1e-5, 1e-2], "epochs": [1, 4]}
     config = finetune_config(data, initialisations=["pretrained"], grid=grid)
     config["tasks"] = config["tasks"][:1]
     artifact = run_finetune(config, encoder, tmp_path)
     fits = Trials.model_validate(artifact.read_json("trials.json")).trials
     tried = {fit.point: fit.dev["accuracy"] for fit in fits if fit.point}
-    assert len(tried) == 4
+    assert len(tried) == 8
     assert max(tried, key=tried.__getitem__).startswith("b8-lr0.01")
+    # Points have different numbers of steps; in the end as many are counted as were announced.
+    last = [line for line in capsys.readouterr().err.splitlines() if " steps/s remaining " in line]
+    found = re.search(r"finetune ([\d,]+)/([\d,]+) steps", last[-1])
+    assert found
+    assert found[1] == found[2]
     assert [(fit.learning_rate, fit.seed) for fit in fits if not fit.point] == [
         (1e-2, 0),
         (1e-2, 1),
