@@ -20,7 +20,14 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.afternoon.short_grid import PUBLISHED, read, result_of, scores_of, shortened
+from benchmarks.afternoon.short_grid import (
+    MOST_ROWS,
+    PUBLISHED,
+    read,
+    result_of,
+    scores_of,
+    shortened,
+)
 from benchmarks.measuring import Arguments, Figures, machine, write_result
 from cloze.flows.config import RunConfig
 
@@ -70,7 +77,10 @@ def plot(points: list[Figures], path: Path) -> None:
         for label, style in (("BERT-Tiny", ":"), ("BERT-Mini", "--")):
             axes.axhline(PUBLISHED[label][name], color="0.5", linestyle=style, label=label)
         axes.set_xscale("log")
-        axes.set_title(name)
+        # Less than a decade has no round powers: the points themselves are marked.
+        axes.set_xticks(tokens, [f"{count:.0f}" for count in tokens])
+        axes.minorticks_off()
+        axes.set_title(f"{name}, {MOST_ROWS // 1000}k rows" if name == "SST-2" else name)
         axes.set_xlabel("million tokens")
         axes.grid(alpha=0.3)
     figure.axes[-1].legend(fontsize="small")
