@@ -5,7 +5,8 @@
 In:  finished runs of a workspace that have fine-tuned one encoder on the grid, all tasks in one run
      or each in its own; the run that pre-trained it (--encoder), whose statistics are copied.
 Out: benchmarks/results/afternoon_table.json: by task the chosen point, dev in percent for every
-     seed and the median, what the other points had with the first seed; the mean of four tasks.
+     seed and the median, what the other points had with the first seed; the mean of four tasks; the
+     same from random weights, if a run has them.
 
 Of a task in several runs the last one counts. One that was searched with a part of the grid says so
 by the points that it tried.
@@ -45,21 +46,23 @@ def main() -> None:
     parser.add_options(workspace="runs", encoder="")
     arguments = parser.parse_args()
     space = writable_workspace(arguments.workspace)
-    tasks: dict[str, Figures] = {}
+    by_system: dict[str, dict[str, Figures]] = {"pretrained": {}, "random": {}}
     for name in arguments.runs:
         artifact = run_artifact(space, name, stage="finetune")
         trials = Trials.model_validate(artifact.read_json("trials.json")).trials
-        ours = [one for one in trials if one.system == "pretrained"]
-        for task in dict.fromkeys(one.task for one in ours):
-            tasks[task] = row([one for one in ours if one.task == task])
+        for system, tasks in by_system.items():
+            own = [one for one in trials if one.system == system]
+            for task in dict.fromkeys(one.task for one in own):
+                tasks[task] = row([one for one in own if one.task == task])
     found: Figures = {"machine": machine(), "published (test)": PUBLISHED}
     if arguments.encoder:
         encoder = run_artifact(space, arguments.encoder, stage="pretrain")
         found["encoder"] = {"digest": encoder.digest, **encoder.manifest.statistics}
-    found["tasks (dev)"] = tasks
-    if tasks.keys() >= IN_MEAN.keys():
-        medians = [float(str(tasks[name]["median"])) for name in IN_MEAN]
-        found["mean of four"] = round(statistics.mean(medians), 2)
+    for system, tasks in by_system.items():
+        found[f"{system} (dev)"] = tasks
+        if tasks.keys() >= IN_MEAN.keys():
+            medians = [float(str(tasks[name]["median"])) for name in IN_MEAN]
+            found[f"{system}, mean of four"] = round(statistics.mean(medians), 2)
     write_result(arguments.output, found)
 
 
