@@ -96,7 +96,9 @@ def keep_if_better(
         table,
         initial,
         trained.directory,
-        _of_questions(questions, index) if index else _of_pairs(pairs),
+        _of_questions(questions, index)
+        if index
+        else _of_pairs(pairs, str(flat(record.config)["pairs.kind"])),
     )
     entry = StageRecord(key=table.key, digest=artifact.digest, state=state)
     write_record(record.model_copy(update={"stages": {**record.stages, ADAPTED: entry}}), space)
@@ -158,7 +160,7 @@ def verdict_line(found: Mapping[str, JsonValue]) -> str:
     return f"kept: the original encoder; {what} is not better{much} for certain: {gain}"
 
 
-def _of_pairs(pairs: Artifact) -> Evidence:
+def _of_pairs(pairs: Artifact, kind: str) -> Evidence:
     """The held-out pairs of the run, whose passages are ranked among those that are trained on."""
     texts = {
         split: RankingTexts(
@@ -168,6 +170,8 @@ def _of_pairs(pairs: Artifact) -> Evidence:
         )
         for split in TASK_SPLITS
     }
+    # A configuration of one's own may have other pairs.
+    name, margin = ("made-up queries", MARGIN) if kind == "spans" else ("held-out pairs", 0.0)
     every = [text for one in texts.values() for text in one.passages]
     sets = []
     for split in ("dev", "test"):
@@ -176,9 +180,8 @@ def _of_pairs(pairs: Artifact) -> Evidence:
         passages = [*dict.fromkeys(chain(own.passages, every))]
         relevant = tuple(dict(sorted(grades.items())) for grades in own.relevant)
         most = max(MOST_BESIDE_PAIRS, len(own.passages))
-        name = f"made-up queries ({split})"
-        queries = tuple(own.queries)
-        sets.append(QuestionSet(name, queries, tuple(passages[:most]), relevant, MARGIN))
+        texts_of = (tuple(own.queries), tuple(passages[:most]))
+        sets.append(QuestionSet(f"{name} ({split})", *texts_of, relevant, margin))
     return Evidence(*sets)
 
 
