@@ -863,8 +863,9 @@ class TaskConfig(Config):
     """Passes over the training data (paper, A.3: 2 to 4)."""
 
     compare_texts: bool = False
-    """Pairs: the head also reads the product and the distance of both texts' mean vectors, which an
-    encoder that has seen little text does not learn to compare by [CLS]. Not in the paper."""
+    """Pairs: the head also reads how far both texts' mean vectors are apart, and each word from its
+    nearest in the other text, which an encoder that has seen little text does not learn to compare
+    by [CLS]. Not in the paper."""
 
     after: str = ""
     """Another task of the run: fine-tuning starts from its encoder for the same seed, with a new
@@ -1320,7 +1321,7 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 18
+    format_version: ClassVar[int] = 19
     """18: with many rows fine-tuning is taken unless clearly worse, and passages of the hybrid loss
     are held by as much as they have queries; 17:
     contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:

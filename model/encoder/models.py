@@ -34,6 +34,7 @@ from cloze.model.config import EncoderConfig
 from cloze.model.data.batch import NO_NEXT_SENTENCE, PackedBatch, on
 from cloze.model.encoder.bert import Layer
 from cloze.model.encoder.bilstm import BiLSTM
+from cloze.model.encoder.comparison import FEATURES, packed_comparison
 from cloze.model.encoder.embeddings import Embeddings
 from cloze.model.encoder.losses import PretrainingSums, hits, masked_lm_loss
 from cloze.model.encoder.modern import ModernLayer, PredictionHead
@@ -64,7 +65,7 @@ Pooling = Literal["mean", "cls", "pooler"]
 
 HeadInput = Literal["pooler", "mean", "cls", "comparison"]
 """What a classifier reads of a sequence: the pooler's output; a vector of length 1; or the pooler's
-output beside a comparison of the mean vectors of both segments."""
+output beside the features of both segments in comparison.py."""
 
 OTHER_LAYERS = {"lstm": "cloze.paper.lstm:LstmLayer"}
 """Layers that stand beside the core, by `encoder.layer_type`: `module:class`, imported on first
@@ -443,7 +444,7 @@ class TaskModel(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.pooling: HeadInput = pooling
-        parts = 3 if pooling == "comparison" else 1
+        parts = 1 + FEATURES if pooling == "comparison" else 1
         self.head = nn.Linear(parts * encoder.config.hidden_size, outputs)
         self.head_dropout = HEAD_DROPOUT if head_dropout else 0.0
         initialise(self.head, encoder.config)
@@ -465,7 +466,7 @@ class TaskModel(nn.Module):
         positions: Tensor | None = None,
         dropout_seed: int | None = None,
     ) -> Tensor:
-        """What the head reads, [rows, H]; with a comparison [rows, 3 H]."""
+        """What the head reads, [rows, H]; with a comparison [rows, 5 H]."""
         hidden_TH = self.encoder(batch, dropout_seed)
         if self.bilstm is not None:
             hidden_TH = self.bilstm(hidden_TH, batch.lengths.tolist())
@@ -480,28 +481,10 @@ class TaskModel(nn.Module):
             pooled = self.encoder.pooler(hidden_TH[batch.cu_seqlens[1:].long() - 1])
         if self.pooling == "pooler":
             return pooled
-        compared = comparison(segment_sums(hidden_TH, batch))
+        table = self.encoder.embeddings.word_embeddings.weight
+        words_TH = functional.embedding(batch.input_ids, table)
+        compared = packed_comparison(hidden_TH, words_TH, batch)
         return torch.cat((pooled, compared.to(pooled.dtype)), dim=-1)
-
-
-def segment_sums(hidden_TH: Tensor, batch: PackedBatch) -> Tensor:
-    """The sum of the vectors of each segment of each sequence, in fp32, [B, 2, H]."""
-    lengths_B = on(hidden_TH.device, torch.from_numpy(batch.lengths))
-    sequence_T = torch.repeat_interleave(lengths_B, output_size=batch.tokens)
-    segment_T = 2 * sequence_T + batch.token_type_ids
-    sums = hidden_TH.new_zeros(2 * len(lengths_B), hidden_TH.shape[1], dtype=torch.float32)
-    return sums.index_add(0, segment_T, hidden_TH.float()).view(len(lengths_B), 2, -1)
-
-
-def comparison(sums_B2H: Tensor) -> Tensor:
-    """Product and distance of the mean vectors of two segments, [B, 2 H].
-
-    The features of InferSent (Conneau et al. 2017), here of segments that were read together. Means
-    have a length of sqrt(H), so that features are of the size of the pooler's.
-    """
-    width = sums_B2H.shape[-1]
-    first_BH, second_BH = (functional.normalize(sums_B2H, dim=-1) * width**0.5).unbind(1)
-    return torch.cat((first_BH * second_BH, (first_BH - second_BH).abs()), dim=-1)
 
 
 class SentenceModel(nn.Module):

@@ -360,7 +360,7 @@ def _vector_use(pooling: str) -> str:
     """How to use a head on what no class of `transformers` computes."""
     what = f"the {pooling} vector of a text, scaled to length 1"
     if pooling == "comparison":
-        what = "the pooler's output beside a comparison of both texts' mean vectors"
+        what = "the pooler's output beside a comparison of both texts' mean vectors and words"
     return (
         f"## Use\n\nIts head reads {what}, which no class of `transformers` does: use "
         '`cloze.load_task("this folder")`, or a graph (`--onnx`).'

@@ -41,7 +41,8 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.rng import address
 from cloze.artifacts.tokenizer import SubwordTokenizer, well_formed
 from cloze.model.data.batch import Example, PackedBatch, pack_sequences, padded
-from cloze.model.encoder.models import TaskModel, comparison
+from cloze.model.encoder.comparison import comparison
+from cloze.model.encoder.models import TaskModel
 from cloze.model.finetune.approaches import FineTuning, split_logits
 from cloze.model.hugging_face.model_files import BILSTM, head_pooling, read_model
 from cloze.model.hugging_face.sentence_modules import (
@@ -96,7 +97,10 @@ class Traced(nn.Module):
     """A model of `transformers` with tensors as inputs and a single output tensor."""
 
     def __init__(
-        self, model: nn.Module, modules: SentenceModules | None, head: nn.Module | None = None
+        self,
+        model: transformers.PreTrainedModel,
+        modules: SentenceModules | None,
+        head: nn.Module | None = None,
     ) -> None:
         """`head`: what a few-label model computes from a sentence's vector."""
         super().__init__()
@@ -120,8 +124,9 @@ class Traced(nn.Module):
         states: Tensor = found[0]
         if self.modules_after is None and self.head is not None and token_type_ids is not None:
             segments = torch.stack((1 - token_type_ids, token_type_ids), dim=1)
-            inside_B2S = (attention_mask[:, None] * segments).to(states.dtype)
-            compared = comparison(inside_B2S @ states)
+            inside_B2S = attention_mask[:, None] * segments
+            words = self.model.get_input_embeddings()(input_ids)
+            compared = comparison(states, words, inside_B2S)
             logits: Tensor = self.head(torch.cat((found.pooler_output, compared), dim=-1))
             return logits
         if self.modules_after is None:

@@ -221,7 +221,9 @@ def test_a_head_that_compares_two_texts_answers_the_same_as_a_graph(folder: Path
     alike, unlike = (one["prediction"] for one in answers)
     assert alike > unlike  # neither pair was trained on
     program("-m", "cloze", "export", "same", "out", "--task", "same", "--onnx")
-    assert "comparison of both texts' mean vectors" in (folder / "out/README.md").read_text()
+    assert (
+        "comparison of both texts' mean vectors and words" in (folder / "out/README.md").read_text()
+    )
     name, logits = computed("out", "model.onnx", "the list | the list", "a b | names")
     assert name == "logits"
     np.testing.assert_allclose(logits[:, 0], [alike, unlike], atol=1e-4)
