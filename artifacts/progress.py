@@ -52,22 +52,34 @@ class Progress:
     unit: str
     interval: float = 1.0
     done: float = 0.0
+    spared: float = 0.0
+    """Units of `total` that turned out not to be needed."""
     started: float = field(default_factory=time.monotonic)
     printed: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
         """Add `amount` completed units, and print a line if one is due."""
         self.done += amount
+        self._print_if_due(note, changed=bool(amount))
+
+    def spare(self, amount: float, note: str = "") -> None:
+        """Expect `amount` fewer units, and print a line if one is due."""
+        self.spared += amount
+        self._print_if_due(note, changed=bool(amount))
+
+    def _print_if_due(self, note: str, *, changed: bool) -> None:
         now = time.monotonic()
         # The last line is printed however early it comes.
-        if now - self.printed >= self.interval or (amount and self.done >= self.total):
+        is_last = changed and self.done >= self.total - self.spared
+        if now - self.printed >= self.interval or is_last:
             self.printed = now
             say(self.line(note))
 
     def line(self, note: str = "") -> str:
         """The current progress line."""
+        total = self.total - self.spared
         rate = self.done / max(time.monotonic() - self.started, 1e-9)
         # A total that was an estimate may be exceeded.
-        remaining = clock(max(self.total - self.done, 0.0) / rate) if rate else "unknown"
-        done = f"{self.stage} {self.done:,.0f}/{self.total:,.0f} {self.unit}"
+        remaining = clock(max(total - self.done, 0.0) / rate) if rate else "unknown"
+        done = f"{self.stage} {self.done:,.0f}/{total:,.0f} {self.unit}"
         return f"{done} {rate:,.1f} {self.unit}/s remaining {remaining} {note}".rstrip()

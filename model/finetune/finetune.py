@@ -160,6 +160,7 @@ def make_trials(table: StageTable, engine_options: list[str]) -> Artifact:
             encoders=encoders,
             tasks={record.name: record for _, record in loaded},
             advance=worker.advance,
+            spare=worker.spare,
             trials=sum(len(group.plans) for group in own),
             world=world if deal.is_shared else world.alone(),
             token_budget=machine.token_budget or DEFAULT_TOKEN_BUDGET,
@@ -281,6 +282,9 @@ class Worker:
     done: NDArray[np.int64]
     """[size] optimizer steps made by each worker; shared memory."""
 
+    spared: NDArray[np.int64]
+    """[size] steps that were planned, and that no worker has to make; shared memory."""
+
     progress: Progress | None = None
     """Logs the steps of all workers, in the first process."""
 
@@ -290,9 +294,17 @@ class Worker:
         if self.number == 0:
             self.report(note)
 
+    def spare(self, steps: int, note: str = "") -> None:
+        """Count planned steps of this process that are not made."""
+        self.spared[self.number] += steps
+        if self.number == 0:
+            self.report(note)
+
     def report(self, note: str = "") -> None:
         """Log the progress since the last report."""
-        if self.progress is not None:
+        # Heads that are fitted at once make no steps, of which there is nothing to log.
+        if self.progress is not None and self.done.any():
+            self.progress.spare(float(self.spared.sum()) - self.progress.spared, note)
             self.progress.advance(float(self.done.sum()) - self.progress.done, note)
 
 
@@ -302,12 +314,12 @@ def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:
     The launch ends if a worker fails.
     """
     # anonymous shared memory: forked workers count into it
-    shared = np.frombuffer(mmap.mmap(-1, 8 * size), np.int64)
+    done, spared = np.frombuffer(mmap.mmap(-1, 2 * 8 * size), np.int64).reshape(2, size)
     # Workers share these pages: what is left of loading would count for all of them, and garbage
     # collections write to every object that they visit.
     give_back_memory()
     gc.freeze()
-    first, *others = (Worker(number, size, shared) for number in range(size))
+    first, *others = (Worker(number, size, done, spared) for number in range(size))
     with Workers(partial(work, other) for other in others) as forked:
         result = work(first)
         while forked.running():

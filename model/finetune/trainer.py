@@ -182,7 +182,6 @@ class TrialTrainer:
                 if not last:
                     kept = {name: value.clone() for name, value in module.state_dict().items()}
             if last:
-                advance(self.steps - self.step)
                 break
         if chosen is None:
             raise AssertionError("the last epoch is always evaluated")

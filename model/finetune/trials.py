@@ -255,6 +255,9 @@ class TrialRunner:
     advance: Callable[[int, str], None]
     """Counts steps of this process; called with the title of their trial."""
 
+    spare: Callable[[int, str], None]
+    """Counts planned steps that are not made."""
+
     world: World
     """The ranks that share the batches of every trial."""
 
@@ -308,7 +311,7 @@ class TrialRunner:
         if group.points:
             best, trained = self.search(group.points)
             say(f"finetune {best.task.name} {best.system}: best on dev is {best.point}")
-            self.advance(group.saved_by(best), f"{best.title}: the best")
+            self.spare(group.saved_by(best), f"{best.title}: the best")
             seeds = tuple(replace(seed, task=best.task) for seed in seeds)
         for number, plan in enumerate(seeds):
             self.run(plan, None if number else trained)
@@ -369,8 +372,17 @@ class TrialRunner:
             self._run += 1
             return self.finished(plan)[0]
         if trained is None:
-            trained = self.train(plan, lambda steps: self.advance(steps, plan.title))
+            made = 0
+
+            def advance(steps: int) -> None:
+                nonlocal made
+                made += steps
+                self.advance(steps, plan.title)
+
+            trained = self.train(plan, advance)
             trial = trained.trial
+            # Fewer than planned if a head was fitted at once, or if the time was over.
+            self.spare(plan.steps - made, plan.title)
         else:
             self.advance(plan.steps, f"{plan.title}: as in the grid")
             trial = trial_record(plan, trained.result, restarts=trained.trial.restarts)

@@ -26,6 +26,16 @@ def test_the_last_unit_is_always_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert "3/3 files" in capsys.readouterr().err
 
 
+def test_the_last_unit_is_printed_where_fewer_turn_out_to_be_needed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = Progress("finetune", 5, "steps")
+    progress.advance(1)
+    assert "1/5" not in capsys.readouterr().err
+    progress.spare(4)
+    assert "1/1 steps" in capsys.readouterr().err
+
+
 def test_no_file_name_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     say("left out: \x1b[2J\r\x07\x9b1m\x7f\ud800 – ä\tb")
     assert capsys.readouterr().err == ("left out: \\x1b[2J\\r\\x07\\x9b1m\\x7f\\ud800 – ä\tb\n")

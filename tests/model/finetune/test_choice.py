@@ -1,5 +1,6 @@
 import csv
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.progress import Progress
 from cloze.artifacts.results import Candidate, Trial, Trials
 from cloze.artifacts.store import Artifact
 from cloze.model.config import ApproachName, ChoiceConfig, FinetuneConfig, TaskConfig
-from cloze.model.finetune import sentence_heads
+from cloze.model.finetune import finetune, sentence_heads
 from cloze.model.finetune.choice import folds_of, predicted_rows, preferred
 from cloze.model.finetune.finetune import make_trials
 from cloze.model.finetune.sentence_heads import fit_head, inverse_penalty
@@ -166,6 +168,20 @@ def test_dev_is_predicted_by_models_that_have_not_seen_its_rows(chosen: Artifact
     assert len(record.predictions["dev"]) == 24
     assert trial.calibration is not None
     assert (trial.calibration.rows, trial.calibration.split) == (24, "dev")
+
+
+def test_a_head_that_is_fitted_at_once_has_no_steps_to_show(
+    encoder: Artifact,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it takes: no line says that none of them is made."""
+    monkeypatch.setattr(finetune, "Progress", partial(Progress, interval=0.0))
+    run(tmp_path, encoder, rows(12), choose={"approaches": ["linear"], "shares": []})
+    said = capsys.readouterr().err
+    assert "finetune t pretrained seed 0: dev accuracy" in said
+    assert "steps/s" not in said
 
 
 def test_a_learning_curve_ends_on_all_rows(chosen: Artifact) -> None:
