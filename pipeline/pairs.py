@@ -6,9 +6,10 @@ Out: retrieval/ with train.jsonl, dev.jsonl and test.jsonl: a query and its pass
     python -P -m cloze.pipeline.pairs --config TABLE.json
 
 Documents are cut into parts of a few pages, and all pairs of a part go to the same split, so that
-no passage of dev or test, nor its neighbour, is trained on. With a tenth held out for each, the
-second of every ten parts goes to dev and the third to test. The number of pairs is bounded and a
-hash of seed and text selects them, so memory does not grow with the corpus, except for the digest
+no passage of dev or test, nor its neighbour, is trained on. Held-out spans of passages that other
+versions of a text have among the training passages are left out. With a tenth held out for each,
+the second of every ten parts goes to dev and the third to test. The number of pairs is bounded and
+a hash of seed and text selects them, so memory does not grow with the corpus, except for the digest
 of each document by which duplicates are skipped.
 """
 
@@ -22,9 +23,10 @@ from operator import itemgetter
 
 import numpy as np
 
+from cloze.artifacts.arrays import concatenated
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.progress import Progress
+from cloze.artifacts.progress import Progress, say
 from cloze.artifacts.rng import stream_seed
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.stage import StageTable
@@ -33,6 +35,7 @@ from cloze.pipeline.config.made_lists import with_made_lists
 from cloze.pipeline.config.settings import SPANS_OF_A_PASSAGE, SPANS_TOGETHER, PairsStage
 from cloze.pipeline.readers.documents import MEGABYTE, Pair, Piece
 from cloze.pipeline.readers.input_shards import find_corpus, reader_named
+from cloze.pipeline.text.duplicates import Shingles, shingles
 from cloze.pipeline.text.scripts import has_no_spaces, join_sentences
 from cloze.pipeline.text.scripts import words as list_words
 from cloze.pipeline.text.texts import cut_passages, read_documents
@@ -59,6 +62,13 @@ SPAN_WORDS = (4, 20)
 
 FEWEST_WORDS_LEFT = 3
 """Of a span, of which words are left out."""
+
+SHINGLE_WORDS, MOST_SHARED = 5, 0.5
+"""A held-out passage is nearly a copy if training passages have more than this share of its runs of
+so many words."""
+
+FEWEST_PASSAGES_LEFT = 20
+"""Of a split, of which copies are left out; with fewer, no figure means much."""
 
 
 @dataclass
@@ -119,14 +129,45 @@ def make_pairs(table: StageTable, options: list[str]) -> Artifact:
             f"pair for {empty[0]}; give more text, fewer pairs.words (now {config.words}), or "
             "another pairs.kind"
         )
+    drawn = {split: sample.pairs() for split, sample in samples.items()}
+    if config.kind == "spans":  # which judge an encoder that is to be kept
+        for split in ("dev", "test"):
+            drawn[split] = without_copies(drawn[split], drawn["train"], split=split)
     files = []
-    for split, sample in samples.items():
-        found = [{"query": query, "passage": passage} for query, passage in sample.pairs()]
+    for split, sample in drawn.items():
+        found = [{"query": query, "passage": passage} for query, passage in sample]
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found)
         name = f"retrieval/{split}.jsonl"
         files.append(put_bytes(table.output, lines.encode(), name=name, rows=len(found)))
-    statistics = {split: min(one.seen, one.wanted) for split, one in samples.items()}
+    statistics = {split: len(sample) for split, sample in drawn.items()}
     return commit(table, files, statistics=statistics)
+
+
+def without_copies(held_out: list[Pair], train: list[Pair], *, split: str) -> list[Pair]:
+    """The held-out pairs whose passages are no near-copies of what training passages have.
+
+    All of them if too few would be left; says how many are copies.
+    """
+    passages = [*dict.fromkeys(passage for _, passage in held_out)]
+    known, found = (_shingles(texts) for texts in ((passage for _, passage in train), passages))
+    count_P = np.bincount(found.documents_P, minlength=len(passages))
+    # Not passage by passage: another version is cut into passages elsewhere.
+    shared = found.documents_P[np.isin(found.hashes_P, known.hashes_P)]
+    is_copy_P = np.bincount(shared, minlength=len(passages)) > MOST_SHARED * count_P
+    copies = {passage for passage, is_copy in zip(passages, is_copy_P, strict=True) if is_copy}
+    if not copies:
+        return held_out
+    about = f"pairs: {len(copies):,} of {len(passages):,} passages of {split} are nearly copies"
+    if len(passages) - len(copies) < FEWEST_PASSAGES_LEFT:
+        say(f"{about} of passages that train, so scores on it are too good")
+        return held_out
+    say(f"{about} of passages that train: left out")
+    return [(query, passage) for query, passage in held_out if passage not in copies]
+
+
+def _shingles(passages: Iterable[str]) -> Shingles:
+    encoded = [passage.encode("utf-8", "replace") for passage in dict.fromkeys(passages)]
+    return shingles(*concatenated(encoded), words=SHINGLE_WORDS)
 
 
 def training_texts(stage: PairsStage) -> Iterator[str]:

@@ -664,7 +664,7 @@ class PairsStage(StageConfig):
 
     stage: ClassVar[str] = "pairs"
     program: ClassVar[str] = "cloze.pipeline.pairs"
-    format_version: ClassVar[int] = 2
+    format_version: ClassVar[int] = 3
 
     seed: int
     """The run's seed: it draws the pairs and the held-out ones."""

@@ -1,9 +1,12 @@
 """Query and passage pairs mined from unlabelled documents."""
 
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cloze.artifacts.errors import UsageError
@@ -81,6 +84,57 @@ def test_spans_of_other_passages_are_held_out(tmp_path: Path, stories: dict[str,
         assert {row["passage"] for row in found[: 2 * len(held_out)]} == held_out
     again = made(tmp_path / "again", stories, kind="spans", words=14, heldout_share=0.25)
     assert again.digest == artifact.digest
+
+
+def chapter(draw: np.random.Generator, sentences: int) -> list[str]:
+    words = (draw.integers(5000, size=12) for _ in range(sentences))
+    return [f"{' '.join(f'word{n}' for n in sentence)}." for sentence in words]
+
+
+def runs_of_five(texts: Iterable[str]) -> set[tuple[str, ...]]:
+    split = (text.split() for text in texts)
+    return {tuple(words[n : n + 5]) for words in split for n in range(len(words) - 4)}
+
+
+def test_another_version_of_a_training_passage_does_not_judge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though its passages begin elsewhere; and texts without another version stay."""
+    draw, folder = np.random.default_rng(0), tmp_path / "texts"
+    folder.mkdir()
+    source = {"reader": "text", "path": f"{folder}/*.txt", "line_break": "sentence"}
+    options = {"kind": "spans", "words": 30, "heldout_share": 0.25}
+    chapters = [chapter(draw, 300) for _ in range(6)]
+    for number, one in enumerate(chapters):
+        (folder / f"a{number}.txt").write_text("\n".join(one) + "\n")
+    alone = made(tmp_path / "alone", source, **options)
+    assert "nearly copies" not in capsys.readouterr().err
+    for number, one in enumerate(chapters[:2]):
+        later = [*chapter(draw, 2), *one[:100], *chapter(draw, 3), *one[100:]]
+        (folder / f"b{number}.txt").write_text("\n".join(later) + "\n")
+    both = made(tmp_path / "both", source, **options)
+    found = re.findall(r"(\d+) of (\d+) passages of (\w+) are nearly", capsys.readouterr().err)
+    assert [split for _, _, split in found] == ["dev", "test"]
+    trained = runs_of_five(row["passage"] for row in rows(both, "train"))
+    for copies, passages, split in found:
+        assert 0 < int(copies) < int(passages)
+        held_out = {row["passage"] for row in rows(both, split)}
+        assert len(held_out) == int(passages) - int(copies)
+        for passage in held_out:
+            own = runs_of_five([passage])
+            assert len(own & trained) <= len(own) / 2
+    # What has no other version judges as before.
+    others = runs_of_five("\n".join(one) for one in chapters[2:])
+    kept = {row["passage"] for row in rows(both, "test")}
+    before = {row["passage"] for row in rows(alone, "test")}
+    assert {one for one in before if runs_of_five([one]) <= others} <= kept
+
+
+def test_held_out_passages_judge_where_all_are_nearly_copies_and_that_is_said(
+    tmp_path: Path, stories: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made(tmp_path / "out", stories, kind="spans", words=14, heldout_share=0.25)
+    assert "of passages that train, so scores on it are too good" in capsys.readouterr().err
 
 
 def test_an_opening_line_is_paired_with_what_follows_it(
