@@ -14,6 +14,7 @@ from cloze.artifacts.filesystem import located
 from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.flows.workspace import (
+    ADAPTED,
     RECORD_NAME,
     RunRecord,
     Workspace,
@@ -25,9 +26,6 @@ from cloze.model.task_families import TASK_FAMILIES
 
 TASK_KIND = re.compile(r"finetune\.tasks\.\d+\.kind")
 """The fields of a configuration with the kinds of its tasks."""
-
-ADAPTED = "adapted"
-"""The encoder that `cloze adapt` kept, among the artifacts of a run."""
 
 DISTILLED = "distill"
 """The student that `cloze distill` made."""

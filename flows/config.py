@@ -502,8 +502,9 @@ class ReportStage(StageConfig):
 
     stage: ClassVar[str] = "report"
     program: ClassVar[str] = "cloze.flows.report"
-    format_version: ClassVar[int] = 14
-    """14: the cells of a grid;
+    format_version: ClassVar[int] = 15
+    """15: an encoder is compared with itself before training first; what `cloze adapt` kept;
+    14: the cells of a grid;
     13: words that were added to a vocabulary;
     12: the mixture of sources with names;
     11: errors below a tenth of a point have a digit of their own;

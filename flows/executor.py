@@ -34,13 +34,13 @@ from cloze.flows.locks import Holder, holder_of, leased, leased_on_store, locked
 from cloze.flows.plan import Plan
 from cloze.flows.stages import Stage
 from cloze.flows.workspace import (
-    REPORT_FILES,
     RunRecord,
     RunState,
     StageRecord,
     Workspace,
     find_record,
     keep_under_number,
+    show_report,
     utc_now,
     writable_workspace,
     write_record,
@@ -124,12 +124,8 @@ class Executor:
                 self._end("interrupted", started, failure=type(error).__name__)
                 raise
             self._end("finished", started)
-            # Beside the record, where people look for it; the artifact keeps its own copy.
             if report := self.plan.finished.get("report"):
-                written = {entry.name for entry in report.manifest.files}
-                for name in sorted(written.intersection(REPORT_FILES)):
-                    path = filesystem.join(self.space.run_folder(self.run.name), name)
-                    filesystem.write_bytes(path, report.read_bytes(name))
+                show_report(report, self.space, self.run.name)
 
     def ensure(self, name: str) -> None:
         """Reuse or make the artifact of the stage called `name`."""

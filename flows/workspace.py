@@ -45,6 +45,9 @@ SUMMARY_NAME = "summary.json"
 REPORT_FILES = (PAGE_NAME, SUMMARY_NAME)
 """The report's files, copied into the run's folder."""
 
+ADAPTED = "adapted"
+"""The encoder that `cloze adapt` kept, among the artifacts of a run."""
+
 PLACEHOLDER = "{workspace}"
 """Stands for the workspace's root in `run.json`."""
 
@@ -186,6 +189,14 @@ def write_record(record: RunRecord, workspace: Workspace) -> None:
     table = _replaced(record.model_dump(mode="json"), workspace.root, PLACEHOLDER)
     content = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
     filesystem.write_bytes(record_path(workspace, record.name), content.encode())
+
+
+def show_report(report: Artifact, workspace: Workspace, run: str) -> None:
+    """Copy a report beside the run's record, where people look for it."""
+    written = {entry.name for entry in report.manifest.files}
+    for name in sorted(written.intersection(REPORT_FILES)):
+        path = filesystem.join(workspace.run_folder(run), name)
+        filesystem.write_bytes(path, report.read_bytes(name))
 
 
 def keep_under_number(record: RunRecord, workspace: Workspace) -> str:

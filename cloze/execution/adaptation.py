@@ -28,9 +28,9 @@ from cloze.artifacts.progress import clock, say
 from cloze.artifacts.results import Trials
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import MOST_WORDS
-from cloze.execution.kept_encoder import keep_if_better, questions_that_decide, verdict_line
+from cloze.execution.kept_encoder import keep_if_better, questions_that_decide
 from cloze.execution.preflight import checked_plan
-from cloze.execution.run import WithoutPrefect, run
+from cloze.execution.run import WithoutPrefect, account, run
 from cloze.execution.written_configuration import is_written_by
 from cloze.flows.config import RunConfig
 from cloze.flows.executor import execute
@@ -130,7 +130,7 @@ def adapt(
     config = _configuration(asked)
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
-    space, lines, more = target.space(), [answer.text], dict[str, object]()
+    space, lines, more = target.space(), list[str](), dict[str, object]()
     if not how.steps:
         _say_time_used(record, space, minutes=how.minutes)
     if how.words:
@@ -141,8 +141,10 @@ def adapt(
     if "pairs" in record.stages and "finetune" in record.stages:
         kept = keep_if_better(record, space, folder=folder, questions=questions)
         more["adapted"] = kept.manifest.statistics
-        lines += [verdict_line(kept.manifest.statistics), f"`cloze search {name} …` uses it"]
+        lines.append(f"`cloze search {name} …` uses it")
         record = read_record(space, name)
+    # Only now, since what is kept is told first.
+    lines = [*account(record, target.machine()), *lines]
     return Answer({**record.model_dump(mode="json"), **more}, "\n".join(lines), target.json)
 
 

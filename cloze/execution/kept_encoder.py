@@ -3,28 +3,40 @@
 In:  a finished run that trained a sentence encoder further on pairs; questions with right answers
      and the folder that they are about, if there are any.
 Out: `adapted`, an artifact of the run with the encoder that is kept: the trained one, one between
-     it and the original, or the original; what it is worth, with its interval.
+     it and the original, or the original; what it is worth, with its interval. The run's report,
+     made again with that.
 
 Without questions queries made of held-out passages decide: dev chooses among the candidates, test
 reports. With questions half of them choose and the other half report, on the folder's passages.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from pydantic import JsonValue
 
 from cloze.artifacts.config import flat
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.artifacts.results import TASK_SPLITS
-from cloze.artifacts.stage import InputRef, StageTable
+from cloze.artifacts.stage import InputRef, StageTable, read_stage_table, write_stage_table
 from cloze.artifacts.store import Artifact, commit, put_bytes
+from cloze.flows.config import ReportStage
 from cloze.flows.external_inputs import digest_of_files, digest_of_model
 from cloze.flows.inventory import look_up, remove_damage
-from cloze.flows.workspace import RunRecord, StageRecord, Workspace, run_artifact, write_record
+from cloze.flows.report.__main__ import make_report
+from cloze.flows.report.summary import KeptEncoder
+from cloze.flows.workspace import (
+    ADAPTED,
+    RunRecord,
+    StageRecord,
+    Workspace,
+    run_artifact,
+    show_report,
+    write_record,
+)
 from cloze.inference.collection import SearchedFolder, index_folder
 from cloze.inference.searcher import WORDS
 from cloze.model.inference.export import contents
@@ -35,9 +47,8 @@ from cloze.model.retrieval.questions import Question, find_gold, read_questions
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import Wanted
 from cloze.model.tasks.ranking import RankingTexts
-from cloze.named import ADAPTED
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 MOST_PASSAGES = 20_000
 """Passages among which questions are ranked; of a larger folder, the right ones and a sample."""
@@ -87,12 +98,8 @@ def keep_if_better(
         output="",
     )
     table = table.model_copy(update={"output": space.store.directory(ADAPTED, table.key)})
-    found = look_up(table)
-    if found.damage:
-        say(f"adapt: {found.damage}; making it again")
-        remove_damage(table.output, found)
-    state = "reused" if found.artifact else "made"
-    artifact = found.artifact or _chosen(
+    earlier, began = _earlier(table), time.monotonic()
+    artifact = earlier or _chosen(
         table,
         initial,
         trained.directory,
@@ -100,10 +107,42 @@ def keep_if_better(
         if index
         else _of_pairs(pairs, str(flat(record.config)["pairs.kind"])),
     )
-    entry = StageRecord(key=table.key, digest=artifact.digest, state=state)
-    write_record(record.model_copy(update={"stages": {**record.stages, ADAPTED: entry}}), space)
-    say(verdict_line(artifact.manifest.statistics))
+    entry = StageRecord(
+        key=table.key,
+        digest=artifact.digest,
+        state="reused" if earlier else "made",
+        seconds=None if earlier else round(time.monotonic() - began, 3),
+    )
+    record = record.model_copy(update={"stages": {**record.stages, ADAPTED: entry}})
+    write_record(record, space)
+    write_record(_reported(record, space, artifact), space)
     return artifact
+
+
+def _earlier(table: StageTable) -> Artifact | None:
+    """The artifact of an earlier command; a damaged one is removed."""
+    found = look_up(table)
+    if found.damage:
+        say(f"adapt: {found.damage}; making it again")
+        remove_damage(table.output, found)
+    return found.artifact
+
+
+def _reported(record: RunRecord, space: Workspace, kept: Artifact) -> RunRecord:
+    """The record with a report that says what was kept, instead of the one made before."""
+    path = space.local / record.name / "stages" / f"{ReportStage.stage}.json"
+    table = read_stage_table(path)
+    decided = InputRef(digest=kept.digest, path=kept.directory)
+    table = table.model_copy(update={"inputs": {**table.inputs, ADAPTED: decided}})
+    place = space.store.directory(table.stage, table.key)
+    table = table.model_copy(update={"output": place})
+    write_stage_table(table, path)
+    report = _earlier(table) or make_report(table, [])
+    show_report(report, space, record.name)
+    entry = record.stages[table.stage].model_copy(
+        update={"key": table.key, "digest": report.digest}
+    )
+    return record.model_copy(update={"stages": {**record.stages, table.stage: entry}})
 
 
 def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -> Artifact:
@@ -120,44 +159,25 @@ def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -
     files = contents(between(old, new, verdict.kept_share))
     entries = [put_bytes(table.output, content, name=name) for name, content in files.items()]
     words = new.tokenizer.size - old.tokenizer.size  # 0 where none are added
-    statistics = _statistics(verdict, evidence) | ({"words": words} if words else {})
-    return commit(table, entries, statistics=statistics)
+    facts = _facts(verdict, evidence, words=words)
+    return commit(table, entries, statistics=facts.model_dump(mode="json"))
 
 
-def _statistics(verdict: Verdict, evidence: Evidence) -> dict[str, JsonValue]:
-    return {
-        "share": verdict.share,
-        "kept_share": verdict.kept_share,
-        "before": verdict.before,
-        "difference": verdict.difference.mean,
-        "low": verdict.difference.low,
-        "high": verdict.difference.high,
-        "margin": verdict.margin,
-        "chosen_by": f"{len(evidence.choosing.questions):,} {evidence.choosing.name}",
-        "reported_by": f"{len(evidence.reporting.questions):,} {evidence.reporting.name}",
-    }
-
-
-def verdict_line(found: Mapping[str, JsonValue]) -> str:
-    """What was kept, and what it is worth."""
-    share, kept, before, mean, low, high, margin = (
-        float(str(found[name]))
-        for name in ("share", "kept_share", "before", "difference", "low", "high", "margin")
+def _facts(verdict: Verdict, evidence: Evidence, *, words: int) -> KeptEncoder:
+    return KeptEncoder(
+        share=verdict.share,
+        kept_share=verdict.kept_share,
+        before=verdict.before,
+        difference=verdict.difference.mean,
+        low=verdict.difference.low,
+        high=verdict.difference.high,
+        margin=verdict.margin,
+        candidates=verdict.candidates,
+        chosen_by=f"{len(evidence.choosing.questions):,} {evidence.choosing.name}",
+        reported_by=f"{len(evidence.reporting.questions):,} {evidence.reporting.name}",
+        passages=len(evidence.reporting.passages),
+        words=words,
     )
-    gain = (
-        f"nDCG@10 {100 * before:.1f} → {100 * (before + mean):.1f}, {100 * mean:+.1f} "
-        f"[{100 * low:+.1f}, {100 * high:+.1f}] (99 %) on {found['reported_by']}"
-    )
-    # Three outcomes: nothing beats the original, something does for certain, or not for certain.
-    if not share:
-        return f"kept: the original encoder, the best on {found['chosen_by']}"
-    what = "the trained encoder" if share == 1 else f"{share:.0%} of the change"
-    if words := found.get("words"):
-        what += f" with {words:,} words added"
-    if kept:
-        return f"kept: {what}, chosen on {found['chosen_by']}: {gain}"
-    much = f" by {100 * margin:.1f}" if margin else ""
-    return f"kept: the original encoder; {what} is not better{much} for certain: {gain}"
 
 
 def _of_pairs(pairs: Artifact, kind: str) -> Evidence:

@@ -48,7 +48,7 @@ from cloze.flows.report.figures import (
 )
 from cloze.flows.stages import PREPARE
 from cloze.flows.variants import SharedData, Variant, shared_data, variants
-from cloze.flows.workspace import RunRecord, Workspace, writable_workspace
+from cloze.flows.workspace import RunRecord, Workspace, workspace, writable_workspace
 from cloze.options import TARGET, ConfigPath, Target
 
 GIB = 1 << 30
@@ -115,17 +115,22 @@ def run(
     if seeds or sweep:
         return _table(chosen, space, name=configuration.name, format=format, as_json=target.json)
     (record,) = records
+    text = "\n".join(account(record, machine))
+    return Answer(record.model_dump(mode="json"), text, target.json)
+
+
+def account(record: RunRecord, machine: MachineConfig) -> list[str]:
+    """The headline figures of a finished run, what it took, and where its report is."""
     made = [stage for stage, found in record.stages.items() if found.state == "made"]
     memory = f", peak memory {record.peak_memory / GIB:.2f} GiB" if record.peak_memory else ""
-    summary = read_summary(space, record.name)
+    summary = read_summary(workspace(machine.workspace), record.name)
     folder = filesystem.join(machine.workspace, record.name)
-    lines = [
+    return [
         *(terminal_lines(summary) if summary else ()),
         f"{len(made)} stages made, {len(record.stages) - len(made)} reused "
         f"in {clock(record.seconds or 0)}{memory}",
         f"report: {filesystem.join(folder, 'report.html')}",
     ]
-    return Answer(record.model_dump(mode="json"), "\n".join(lines), target.json)
 
 
 def _sharing(data: SharedData, machine: MachineConfig, digests: Digests) -> list[Plan]:

@@ -43,6 +43,7 @@ from cloze.flows.report.summary import (
     GridPoint,
     HeldoutPoint,
     Histogram,
+    KeptEncoder,
     MixedSource,
     PieceFrequency,
     Predictions,
@@ -52,7 +53,7 @@ from cloze.flows.report.summary import (
     Summary,
     TrainingPoint,
 )
-from cloze.flows.workspace import RunRecord, read_record_file
+from cloze.flows.workspace import ADAPTED, RunRecord, read_record_file
 from cloze.model.config import FAMILY_PRESETS, MODERN_PRESETS, PRESETS, SIZE_NAMES
 
 SCORES = "scores.json"
@@ -103,6 +104,7 @@ def collect(table: StageTable) -> Summary:
     if pretrain and not pretrain.manifest.config["pretrain"]["next_sentence_loss"]:
         # the next-sentence head was not trained, so its predictions are meaningless
         language_model = [one.model_copy(update=NO_NEXT_SENTENCES) for one in language_model]
+    kept = manifests.get(ADAPTED)
     record_path = table.machine.get("record")  # absent if the stage is run by hand
     record = None
     if record_path and filesystem.exists(record_path):
@@ -129,6 +131,7 @@ def collect(table: StageTable) -> Summary:
         trial_seconds=trial_seconds(scores, found.get("finetune")) if scores else {},
         choice_seconds=choice_seconds(found.get("finetune")),
         glue_average=scores.glue_average if scores else None,
+        kept=KeptEncoder.model_validate(kept.statistics) if kept else None,
         distillation=collect_distillation(manifests.get("distill")),
         steps=tuple(collect_step(manifest, record) for manifest in manifests.values()),
         configuration=changed_settings(manifests, record, name=config.name, report=report),

@@ -108,14 +108,20 @@ def terminal_lines(summary: Summary) -> list[str]:
     # Only so many lines are shown: more tasks than two share theirs.
     facts += wording.many_tasks(summary) if len(summary.tasks) > MOST_ALONE else []
     for task in summary.tasks if len(summary.tasks) <= MOST_ALONE else ():
-        if found := wording.search_found(task):
+        if kept := wording.kept_for(summary, task):
+            facts.append(("kept", wording.kept_words(kept)))
+            continue
+        if found := wording.search_found(summary, task):
             facts.append(("search", found))
         split, metric = wording.shown_split(task), wording.metric_name(task.metric)
         ours = [system for system in task.systems if system.role == "pretrained"]
         scores = wording.scores_on(ours[0], split).get(task.metric) if ours else None
         own = f"{metric} {wording.spread_words(scores)} on {split}. " if scores else ""
         facts.append(
-            (wording.task_words(task.name), f"{own}{wording.verdict_sentence(task)}".rstrip())
+            (
+                wording.task_words(task.name),
+                f"{own}{wording.verdict_sentence(summary, task)}".rstrip(),
+            )
         )
     if model and model.next_sentence_accuracy is not None:
         majority = percent(model.next_sentence_majority or 0.0)

@@ -113,7 +113,10 @@ def fill(template: str, *, package: str = "cloze.flows.report", **values: object
         plus_minus=plus_minus,
         # the text before and after the mask
         around_gap=lambda sentence: sentence.partition(MASK)[::2],
-        capitalize_first=lambda words_: words_[:1].upper() + words_[1:],
+        # nDCG@10 has its own capitals
+        capitalize_first=lambda words_: (
+            words_ if words_[1:2].isupper() else words_[:1].upper() + words_[1:]
+        ),
     )
     style = Markup(resources.files("cloze.flows.report").joinpath(STYLE).read_text())
     return environment.get_template(template).render(style=style, **values)

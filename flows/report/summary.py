@@ -283,6 +283,35 @@ class Distillation(Result):
     """By batch."""
 
 
+class KeptEncoder(Result):
+    """What `cloze adapt` decided: which encoder the run's name stands for."""
+
+    share: float
+    """Of the way from the original weights to the trained ones, of the best candidate; 0: none is
+    better than the original."""
+    kept_share: float
+    """Of the encoder that is kept; 0: the original, as the candidate is not better for certain."""
+    before: float
+    """nDCG@10 of the original, on the queries that report."""
+    difference: float
+    """That of the candidate minus that of the original, on the same queries."""
+    low: float
+    high: float
+    """Bounds of its interval, 99 %, over queries."""
+    margin: float
+    """What the difference must exceed for certain."""
+    candidates: tuple[tuple[float, float], ...]
+    """(share, nDCG@10) of the original and all candidates, on the queries that chose."""
+    chosen_by: str
+    """How many queries chose, and which: `998 made-up queries (dev)`."""
+    reported_by: str
+    """The same of those that report."""
+    passages: int
+    """Passages that are ranked for each query that reports."""
+    words: int = 0
+    """Words added to the vocabulary."""
+
+
 class StageFacts(Result):
     """One stage's artifact."""
 
@@ -352,6 +381,8 @@ class Summary(Result):
     """Time spent on comparing each approach, by task and approach."""
     glue_average: float | None = None
     """None if no GLUE tasks were run."""
+    kept: KeptEncoder | None = None
+    """None unless `cloze adapt` trained a sentence encoder."""
     distillation: Distillation | None = None
     """None unless the run made a smaller encoder of another one."""
     steps: tuple[StageFacts, ...] = ()

@@ -22,13 +22,20 @@ from cloze.artifacts.results import (
     LabelScore,
     LanguageModelScore,
     Measured,
+    Outcome,
     SeedScores,
     SystemScore,
     TaskScore,
     plus_minus,
 )
 from cloze.artifacts.significance import MIN_SEEDS
-from cloze.flows.report.summary import Distillation, EncoderFacts, GridPoint, Summary
+from cloze.flows.report.summary import (
+    Distillation,
+    EncoderFacts,
+    GridPoint,
+    KeptEncoder,
+    Summary,
+)
 from cloze.flows.report.units import (
     MINUS,
     duration,
@@ -125,10 +132,10 @@ def many_tasks(summary: Summary) -> list[tuple[str, str]]:
                 by_split.setdefault(split, []).append(f"{name} {100 * scores.mean:.1f}")
                 break
         if comparison := deciding_comparison(task):
-            against = system_name(comparison.against)
+            against = _against(comparison)
             words = OUTCOMES[comparison.outcome].format(against=against)
             by_outcome.setdefault(words, []).append(name)
-        if better := better_baseline(task):
+        if better := better_baseline(summary, task):
             ahead.append(f"{better} on {name}")
     everyone = "; ".join(f"{', '.join(found)} on {split}" for split, found in by_split.items())
     verdicts = [f"{words}: {', '.join(names)}" for words, names in by_outcome.items()]
@@ -151,7 +158,8 @@ def lede(summary: Summary) -> list[str]:
     """The report's opening sentences, about the parts that the run has."""
     sentences = (
         _starting_point(summary),
-        *(f"Search: {found}." for task in summary.tasks if (found := search_found(task))),
+        f"Kept: {kept_words(summary.kept)}." if summary.kept else "",
+        *(f"Search: {found}." for task in summary.tasks if (found := search_found(summary, task))),
         _heldout_quality(summary),
         _training_data(summary),
         _baselines_ahead(summary),
@@ -160,11 +168,83 @@ def lede(summary: Summary) -> list[str]:
 
 
 def deciding_comparison(task: TaskScore) -> Comparison | None:
-    """The comparison with random initialisation, else with the strongest baseline, if any."""
+    """What a task is compared with first.
+
+    The encoder as it was before this training, else random initialisation, else the strongest
+    baseline.
+    """
     by_name = {comparison.against: comparison for comparison in task.comparisons}
-    against_random = by_name.get("random")
     # The strongest baseline leaves the smallest difference.
-    return against_random or min(by_name.values(), key=lambda c: c.difference, default=None)
+    strongest = min(by_name.values(), key=lambda c: c.difference, default=None)
+    return by_name.get(UNTOUCHED) or by_name.get("random") or strongest
+
+
+class Finding(NamedTuple):
+    """What is said of a task first."""
+
+    amount: str
+    """The difference: `+5.3 ± 0.6 points`."""
+    outcome: Outcome
+    sentence: str
+
+
+def finding(summary: Summary, task: TaskScore) -> Finding | None:
+    """What `cloze adapt` decided by search, else the verdict on the deciding comparison, if any."""
+    if kept := kept_for(summary, task):
+        outcome: Outcome = "win" if kept.kept_share else "none"
+        amount = f"{points(kept.difference)} points"
+        return Finding(amount, outcome, f"Kept: {kept_words(kept)}.")
+    comparison = deciding_comparison(task)
+    if comparison is None:
+        return None
+    sentence = verdict_sentence(summary, task)
+    return Finding(in_points(comparison), comparison.outcome, sentence)
+
+
+def kept_for(summary: Summary, task: TaskScore) -> KeptEncoder | None:
+    """What `cloze adapt` decided, if this is the task that trained the encoder."""
+    return summary.kept if task.kind == "retrieval" else None
+
+
+def kept_words(kept: KeptEncoder) -> str:
+    """Which encoder was kept, and what it is worth."""
+    # Three outcomes: nothing beats the original, something does for certain, or not for certain.
+    if not kept.share:
+        return f"the original encoder, the best on {kept.chosen_by}"
+    before, after = (100 * score for score in (kept.before, kept.before + kept.difference))
+    gain = (
+        f"nDCG@10 {before:.1f} → {after:.1f}, {points(kept.difference)} "
+        f"[{points(kept.low)}, {points(kept.high)}] (99 %) on {kept.reported_by}"
+    )
+    what = candidate_name(kept.share)
+    if kept.words:
+        what += f" with {kept.words:,} words added"
+    if kept.kept_share:
+        return f"{what}, chosen on {kept.chosen_by}: {gain}"
+    much = f" by {100 * kept.margin:.1f}" if kept.margin else ""
+    return f"the original encoder; {what} is not better{much} for certain: {gain}"
+
+
+def candidate_name(share: float) -> str:
+    """An encoder at some share of the way from the original weights to the trained ones."""
+    names = {0.0: "the original encoder", 1.0: "the trained encoder"}
+    return names.get(share, f"{share:.0%} of the change")
+
+
+def has_made_up_queries(summary: Summary, task: TaskScore) -> bool:
+    """Whether the queries of the shown split are words of their own passages."""
+    pairs, tuned = (summary.configuration.get(name) for name in ("pairs", "finetune"))
+    if not isinstance(pairs, dict) or pairs.get("kind") != "spans" or not isinstance(tuned, dict):
+        return False
+    # A task may have files of its own, in which people may have asked.
+    files = ("train", "folder", shown_split(task))
+    tasks = tuned.get("tasks")
+    return not any(
+        one.get(file)
+        for one in (tasks if isinstance(tasks, list) else ())
+        for file in files
+        if isinstance(one, dict) and one.get("name") == task.name
+    )
 
 
 def has_random(summary: Summary) -> bool:
@@ -172,9 +252,20 @@ def has_random(summary: Summary) -> bool:
     return any(system.role == "random" for task in summary.tasks for system in task.systems)
 
 
+def compared_with(summary: Summary) -> str:
+    """What the section on fine-tuning compares the encoder with."""
+    if has_random(summary):
+        return (
+            "the same architecture trained from random weights with the same data, seeds and recipe"
+        )
+    found = map(deciding_comparison, summary.tasks)
+    itself = any(one is not None and one.against == UNTOUCHED for one in found)
+    return f"{'itself before, and ' if itself else ''}baselines without an encoder"
+
+
 def verdict_words(comparison: Comparison) -> str:
     """The verdict on pre-training, or on adapting an encoder, in one sentence."""
-    against = system_name(comparison.against)
+    against = _against(comparison)
     training = "Adapting" if comparison.against == UNTOUCHED else "Pre-training"
     amount = in_points(comparison, sign=False)
     margin = f"{100 * WIN_DIFFERENCE:.0f}-point margin"
@@ -197,20 +288,29 @@ def verdict_words(comparison: Comparison) -> str:
     }[comparison.outcome]
 
 
-def verdict_sentence(task: TaskScore) -> str:
+def _against(comparison: Comparison) -> str:
+    """What an encoder is compared with, within a sentence."""
+    article = "the " if comparison.against == UNTOUCHED else ""
+    return f"{article}{system_name(comparison.against)}"
+
+
+def verdict_sentence(summary: Summary, task: TaskScore) -> str:
     """The verdict, and the baseline without an encoder that does better than ours, if any."""
     comparison = deciding_comparison(task)
     if comparison is None:
         return ""
-    better = better_baseline(task)
+    better = better_baseline(summary, task)
     named = f" {better[:1].upper()}{better[1:]} does better." if better else ""
     return f"{verdict_words(comparison)}{named}"
 
 
-def better_baseline(task: TaskScore) -> str:
-    """The baseline that does better than the encoder, with its score: `look-up table (45.4)`."""
+def better_baseline(summary: Summary, task: TaskScore) -> str:
+    """The baseline without an encoder that does better, with its score: `look-up table (45.4)`.
+
+    None by made-up queries: a search for words finds the passage that they were taken from.
+    """
     comparison = deciding_comparison(task)
-    if comparison is None:
+    if comparison is None or has_made_up_queries(summary, task):
         return ""
     means = [
         (scores.mean, system)
@@ -218,7 +318,11 @@ def better_baseline(task: TaskScore) -> str:
         if (scores := scores_on(system, comparison.split).get(comparison.metric))
     ]
     ours = [mean for mean, system in means if system.name == comparison.system]
-    others = [(mean, system.name) for mean, system in means if system.role == "baseline"]
+    others = [
+        (mean, system.name)
+        for mean, system in means
+        if system.role == "baseline" and system.name != UNTOUCHED
+    ]
     if not ours or not others or max(others)[0] <= ours[0]:
         return ""
     return f"{system_name(max(others)[1])} ({100 * max(others)[0]:.1f})"
@@ -405,8 +509,13 @@ def training_name(summary: Summary) -> str:
     return "Adaptation" if initial_encoder(summary) else "Pre-training"
 
 
-def search_found(task: TaskScore) -> str:
-    """Retrieval scores before and after training on the same queries; empty for other tasks."""
+def search_found(summary: Summary, task: TaskScore) -> str:
+    """Retrieval scores before and after training on the same queries; empty for other tasks.
+
+    And after `cloze adapt`, which has decided among other passages.
+    """
+    if kept_for(summary, task):
+        return ""
     split = shown_split(task)
     given = next((one for one in task.systems if one.name == UNTOUCHED), None)
     ours = next((one for one in task.systems if one.role == "pretrained"), None)
@@ -506,8 +615,8 @@ def _baselines_ahead(summary: Summary) -> str:
             f"on the masked sentences the n-gram baseline ({correct['count']} of {total} correct, "
             f"the encoder {correct.get('pretrained', 0)})"
         )
-    tasks = [task for task in summary.tasks if better_baseline(task)]
-    ahead += [f"on {task_name(task.name)} the {better_baseline(task)}" for task in tasks]
+    better = {task.name: better_baseline(summary, task) for task in summary.tasks}
+    ahead += [f"on {task_name(name)} the {found}" for name, found in better.items() if found]
     return f"A baseline does better: {'; '.join(ahead)}." if ahead else ""
 
 
@@ -562,6 +671,14 @@ def candidate_rows(
             one.approach == choice.chosen,
         )
         for one in choice.candidates
+    ]
+
+
+def kept_rows(kept: KeptEncoder) -> list[tuple[str, str, bool]]:
+    """Name and score of the original and every candidate, and whether it is kept."""
+    return [
+        (candidate_name(share), f"{100 * score:.1f}", share == kept.kept_share)
+        for share, score in kept.candidates
     ]
 
 

@@ -210,8 +210,12 @@ class Model:
         truncate: bool = False,
         normalize: bool = False,
         prompt: str | None = None,
+        say: Callable[[str], object] = say,
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """`embed` for a stream of texts: vectors [D] in the texts' order."""
+        """`embed` for a stream of texts: vectors [D] in the texts' order.
+
+        `say`: what is told how many texts were truncated.
+        """
         options = EmbedOptions(pooling, layers, truncate, prompt)
         self._check(options)
         windows = _windows(texts)
@@ -222,7 +226,7 @@ class Model:
             if self.deal
             else (window_vectors(self, window, options) for window in windows)
         )
-        vectors = map(_finite_vector, self._in_order(computed, options), count(1))
+        vectors = map(_finite_vector, self._in_order(computed, options, say), count(1))
         if not normalize:
             return vectors
         # A zero vector stays zero.
@@ -230,15 +234,20 @@ class Model:
 
     @checked
     def sentence_vectors(
-        self, texts: Iterable[str], *, prompt: str | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str | None = None,
+        say: Callable[[str], object] = say,
     ) -> Iterator[npt.NDArray[np.float32]]:
         """Vectors of length 1, [D], to compare texts by their cosines.
 
         `prompt`: QUERY or DOCUMENT for those of sentence-transformers' `encode_query` and
-        `encode_document`. Texts are truncated to the limit of the modules, or to the positions.
+        `encode_document`. Texts are truncated to the limit of the modules, or to the positions;
+        `say` is told how many were.
         """
         named = None if self.modules is None else prompt
-        return self.embed_stream(texts, truncate=True, normalize=True, prompt=named)
+        return self.embed_stream(texts, truncate=True, normalize=True, prompt=named, say=say)
 
     def _check(self, options: EmbedOptions) -> None:
         """Refuse options that this encoder does not have."""
@@ -296,7 +305,10 @@ class Model:
         return examples, truncated
 
     def _in_order(
-        self, windows: Iterable[WindowVectors], options: EmbedOptions
+        self,
+        windows: Iterable[WindowVectors],
+        options: EmbedOptions,
+        say: Callable[[str], object],
     ) -> Iterator[npt.NDArray[np.float32]]:
         """The vectors of all windows; says how many texts were truncated."""
         truncated = 0

@@ -9,12 +9,14 @@ both: they keep more of what the old one knew (Wortsman et al. 2022). The set th
 report, since the best of five is better than itself by luck.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from cloze.artifacts.progress import say
 from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
@@ -68,6 +70,8 @@ class Verdict:
     """nDCG@10 of that candidate minus that of the encoder before, on the set that reports."""
     before: float
     """nDCG@10 of the encoder before, there."""
+    candidates: tuple[tuple[float, float], ...] = ()
+    """(share, nDCG@10) of the old encoder and all candidates on the set that chooses."""
     margin: float = 0.0
     """`QuestionSet.margin` there."""
 
@@ -105,10 +109,13 @@ def choose(
     say: Callable[[str], None],
 ) -> Verdict:
     """The best candidate on `choosing`, compared with the old encoder on `reporting`."""
-    values = {
-        share: search_quality(model_of(between(old, new, share), precision="fp32"), choosing)
-        for share in (0.0, *SHARES)
-    }
+    told = cache(say)  # all candidates read the same texts, and truncate as many of them
+
+    def quality(share: float, asked: QuestionSet) -> Floats:
+        model = model_of(between(old, new, share), precision="fp32")
+        return search_quality(model, asked, say=told)
+
+    values = {share: quality(share, choosing) for share in (0.0, *SHARES)}
     for share, values_Q in values.items():
         say(
             f"{share:.0%} of the change: {HEADLINE} {100 * values_Q.mean():.1f} on "
@@ -116,12 +123,11 @@ def choose(
         )
     found = verdict(
         values,
-        lambda share: search_quality(
-            model_of(between(old, new, share), precision="fp32"), reporting
-        ),
+        lambda share: quality(share, reporting),
         groups_Q=reporting.groups_Q,
     )
-    return replace(found, margin=reporting.margin)
+    means = ((share, float(values_Q.mean())) for share, values_Q in values.items())
+    return replace(found, margin=reporting.margin, candidates=tuple(means))
 
 
 def verdict(
@@ -145,10 +151,14 @@ def verdict(
     return Verdict(best, difference, float(before_Q.mean()))
 
 
-def search_quality(model: Model, asked: QuestionSet) -> Floats:
-    """[Q] nDCG@10 of a ranking by cosine."""
-    passages_PH = _vectors(model, asked.passages, DOCUMENT)
-    questions_QH = _vectors(model, asked.questions, QUERY)
+def search_quality(
+    model: Model, asked: QuestionSet, *, say: Callable[[str], object] = say
+) -> Floats:
+    """[Q] nDCG@10 of a ranking by cosine; `say` is told of truncated texts."""
+    passages_PH, questions_QH = (
+        np.stack([*model.sentence_vectors(texts, prompt=prompt, say=say)])
+        for texts, prompt in ((asked.passages, DOCUMENT), (asked.questions, QUERY))
+    )
     found = []
     for start in range(0, len(questions_QH), QUESTIONS_AT_ONCE):
         scores_QP = questions_QH[start : start + QUESTIONS_AT_ONCE] @ passages_PH.T
@@ -162,7 +172,3 @@ def search_quality(model: Model, asked: QuestionSet) -> Floats:
             ]
             found.append(Relevant(np.array(ranks), np.array([*relevant.values()], float)))
     return by_metric(found)[HEADLINE]
-
-
-def _vectors(model: Model, texts: Sequence[str], prompt: str) -> npt.NDArray[np.float32]:
-    return np.stack([*model.sentence_vectors(texts, prompt=prompt)])

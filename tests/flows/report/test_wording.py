@@ -68,6 +68,9 @@ def comparison(
     )
 
 
+EMPTY = Summary(name="x", title="x")
+
+
 def tagging(**parts: object) -> TaskScore:
     task = {"name": "x", "kind": "tagging", "metric": "f1", "metrics": ("f1",), "examples": {}}
     empty = {"seeds": (0,), "systems": (), "comparisons": ()}
@@ -82,7 +85,7 @@ def test_without_an_untrained_encoder_the_strongest_baseline_decides() -> None:
             for name, ahead in found
         ]
     )
-    assert verdict_sentence(task) == (
+    assert verdict_sentence(EMPTY, task) == (
         "A gain of 2.0 ± 0.1 points over word overlap, below the 3-point margin set in advance."
     )
 
@@ -104,14 +107,14 @@ def test_search_before_and_after_is_one_line_and_warns_where_it_is_no_better(
         ),
         comparisons=(comparison(gain, 0.001, "undecided").model_copy(update=ahead),),
     )
-    found = search_found(task)
+    found = search_found(EMPTY, task)
     assert found.startswith(
         "before nDCG@10 23.4, recall@1 13.3; after nDCG@10 "
         f"{23.4 + 100 * gain:.1f}, recall@1 15.0; 1,000 held-out queries"
     )
     assert found.partition("queries")[2].startswith(advice)
     assert ("no better" in found) == (gain < 0)
-    assert search_found(tagging()) == ""
+    assert search_found(EMPTY, tagging()) == ""
     shown = task_spread(task, split="test")
     assert ">adapted<" in shown
     assert "pre-trained" not in shown
@@ -266,8 +269,8 @@ def test_a_baseline_that_does_better_is_named() -> None:
 
     won = comparison(0.053, 0.006, "win")
     task = tagging(systems=systems(0.7), comparisons=(won,))
-    assert verdict_sentence(task).endswith("Look-up table (70.0) does better.")
-    assert verdict_sentence(task.model_copy(update={"systems": systems(0.5)})).endswith(
+    assert verdict_sentence(EMPTY, task).endswith("Look-up table (70.0) does better.")
+    assert verdict_sentence(EMPTY, task.model_copy(update={"systems": systems(0.5)})).endswith(
         "initialisation."
     )
 

@@ -92,6 +92,22 @@ def test_an_encoder_that_was_not_changed_is_kept_as_it_was(tmp_path) -> None:
     found = choose(old, dataclasses.replace(old), choosing=asked, reporting=asked, say=said.append)
     assert (found.share, found.kept_share) == (0.0, 0.0)
     assert len(said) == 1 + len(SHARES)
+    assert [share for share, _ in found.candidates] == [0.0, *SHARES]
     values = search_quality(model_of(old, precision="fp32"), asked)
+    assert {score for _, score in found.candidates} == {values.mean()}
     assert values.shape == (2,)
     assert set(values.round(4)) <= {1.0, 0.6309}  # first or second of two
+
+
+def test_texts_that_all_candidates_truncate_are_counted_once(tmp_path) -> None:
+    for seed, name in enumerate(("old", "new")):
+        write_model(tmp_path / name, seed=seed)
+    old, new = (read_encoder_files(tmp_path / name) for name in ("old", "new"))
+    longest = old.config.max_position_embeddings
+    passages = ("the names", "a list of b " * longest)
+    asked = QuestionSet("questions", ("a list", "names"), passages, ({1: 1.0}, {0: 1.0}))
+    said: list[str] = []
+    choose(old, new, choosing=asked, reporting=asked, say=said.append)
+    assert [line for line in said if "truncated" in line] == [
+        f"1 texts of more than {longest} tokens were truncated"
+    ]
