@@ -417,7 +417,8 @@ def seed_dots(
 
     An arrow connects the means of the rows `compared`; `reference` is a published value.
     """
-    left = min(max(len(row.label) for row in rows) * CHARACTER + 16, width * 0.36)
+    # On a phone nearly half, so that no name of a system is cut off.
+    left = min(max(len(row.label) for row in rows) * CHARACTER + 16, width * 0.48)
     room = max(len(row.shown) for row in rows) * CHARACTER + 22
     top, pitch = 20.0 if reference else 4.0, 36
     height = top + pitch * len(rows) + 24

@@ -260,7 +260,7 @@ def compared_with(summary: Summary) -> str:
         )
     found = map(deciding_comparison, summary.tasks)
     itself = any(one is not None and one.against == UNTOUCHED for one in found)
-    return f"{'itself before, and ' if itself else ''}baselines without an encoder"
+    return f"{'itself before training and ' if itself else ''}baselines without an encoder"
 
 
 def verdict_words(comparison: Comparison) -> str:
@@ -616,7 +616,9 @@ def _baselines_ahead(summary: Summary) -> str:
             f"the encoder {correct.get('pretrained', 0)})"
         )
     better = {task.name: better_baseline(summary, task) for task in summary.tasks}
-    ahead += [f"on {task_name(name)} the {found}" for name, found in better.items() if found]
+    for name, found in better.items():
+        article = "" if found.startswith(SYSTEMS["bm25"]) else "the "
+        ahead += [f"on {task_name(name)} {article}{found}"] if found else []
     return f"A baseline does better: {'; '.join(ahead)}." if ahead else ""
 
 
