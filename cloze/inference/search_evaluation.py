@@ -3,7 +3,7 @@
 In:  a `Search`, and questions with what is right for them.
 Out: `Evaluation`: nDCG@10, recall@10 and @100, MRR@10 and MAP of vectors, words, both, and both
      reranked, over the whole collection, with bootstrap intervals; differences with theirs; the
-     weight that one half of the questions chooses and the other half confirms or does not; the
+     weights that one half of the questions chooses and the other half confirms or does not; the
      questions that fail.
 
 The figures of `hybrid` are those of the weight that was asked for: nothing in them was chosen on
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cloze.answer import aligned
 from cloze.artifacts.progress import say
 from cloze.inference.input_texts import metered
-from cloze.inference.searcher import Search
+from cloze.inference.searcher import How, Search
 from cloze.model.retrieval.fusion import best_rows, fused
 from cloze.model.retrieval.passage_index import PASSAGES, Vectors, read_passages
 from cloze.model.retrieval.questions import Gold, Question, find_gold
@@ -42,6 +42,8 @@ WEIGHTS = tuple(round(0.05 * step, 2) for step in range(21))
 """Weights of the vectors among which half of the questions chooses."""
 RERANKER_WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 """The same of a reranker's score; at 0 it orders nothing."""
+FEEDBACK_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""The same of likeness to the first passage."""
 FEWEST_TO_CHOOSE = 20
 """Questions; among fewer the choice is chance."""
 
@@ -51,6 +53,9 @@ NOT_FOUND = 1 << 62
 FIRST = 10
 """A question fails if nothing right is among the first so many."""
 SHOWN_FAILURES, SHOWN_CHARACTERS = 10, 160
+
+Weights = tuple[float, float]
+"""Of a reranker's score, and of feedback."""
 
 # C passages, U units, R relevant units of a question, Q questions
 
@@ -112,11 +117,17 @@ class Evaluation:
     against: dict[str, Interval]
     """nDCG@10 of hybrid ranking minus that of each single one, on the same questions."""
     reranking: Interval | None
-    """The same of the hybrid ranking's first passages reranked, minus that of hybrid ranking."""
+    """The same of the hybrid ranking's first passages reranked, minus that of hybrid ranking; None
+    if neither a reranker nor feedback orders them."""
+    ordered_by: tuple[str, ...]
+    """Options that do."""
     choice: WeightChoice | None
     reranker_weight: float
     reranker_choice: WeightChoice | None
     """Of the reranker's weight, if there is one."""
+    feedback: float
+    feedback_choice: WeightChoice | None
+    """Of the weight of feedback."""
     failures: tuple[Failure, ...]
     remarks: tuple[str, ...]
 
@@ -135,6 +146,7 @@ class Evaluation:
             "reranked_minus": self.reranking and {HYBRID: self.reranking._asdict()},
             "chosen_weight": self.choice and self.choice.data(),
             "chosen_rerank_weight": self.reranker_choice and self.reranker_choice.data(),
+            "chosen_feedback": self.feedback_choice and self.feedback_choice.data(),
             "failures": [vars(one) for one in self.failures],
             "remarks": list(self.remarks),
         }
@@ -174,10 +186,12 @@ class Evaluation:
             for name, found in self.against.items()
         ]
         if self.reranking:
-            lines.append(compared(RERANKED, HYBRID, self.reranking, remedy="leave out --rerank"))
+            remedy = f"leave out {' or '.join(self.ordered_by)}"
+            lines.append(compared(RERANKED, HYBRID, self.reranking, remedy=remedy))
         chosen = (
             ("weight", self.choice, self.weight),
             ("rerank-weight", self.reranker_choice, self.reranker_weight),
+            ("feedback", self.feedback_choice, self.feedback),
         )
         for option, choice, given in chosen:
             if choice and choice.weight != given:
@@ -212,21 +226,21 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
     gold = find_gold(questions, read_passages(searched.index.path(PASSAGES)))
     ranks: dict[str, list[Relevant]] = {}
     weighted: dict[float, list[Relevant]] = {}
-    reranked: dict[float, list[Relevant]] = {}
-    failures = []
+    ordered: dict[Weights, list[Relevant]] = {}
+    how, failures = searched.how, list[Failure]()
     scored = metered(searched.scores(gold.questions), verb="evaluate", unit="questions")
     for number, scores in enumerate(scored):
-        ranked_C = scores.ranked(searched.how.weight)
-        of_question = _relevant_by_system(scores, gold, number, searched.how.weight)
-        if searched.how.rerank:
+        ranked_C = scores.ranked(how.weight)
+        of_question = _relevant_by_system(scores, gold, number, how.weight)
+        if HYBRID in of_question:
             # Metrics see the whole collection: behind what was reranked comes the rest in its old
             # order.
             hybrid_C, read = ranked_C, searched.read(scores)
-            for weight in {*RERANKER_WEIGHTS, searched.how.rerank_weight}:
-                ranked_C = read.ranked(weight).over(hybrid_C)
-                reranked.setdefault(weight, []).append(_relevant(ranked_C, gold, number))
-            ranked_C = read.ranked(searched.how.rerank_weight).over(hybrid_C)
-            of_question[RERANKED] = reranked[searched.how.rerank_weight][-1]
+            for weights in _weights_to_try(how):  # the given ones come last
+                ranked_C = read.ranked(*weights).over(hybrid_C)
+                ordered.setdefault(weights, []).append(_relevant(ranked_C, gold, number))
+        if how.reorders:
+            of_question[RERANKED] = ordered[how.rerank_weight, how.feedback][-1]
         for name, found in of_question.items():
             ranks.setdefault(name, []).append(found)
         if HYBRID in of_question:
@@ -234,7 +248,7 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
             for weight in WEIGHTS:
                 weighted_C = fused(scores.by, scores.spreads, weight=weight)
                 weighted.setdefault(weight, []).append(_relevant(weighted_C, gold, number))
-        best = of_question[RERANKED if searched.how.rerank else searched.how.ranking]
+        best = of_question[RERANKED if how.reorders else how.ranking]
         if best.ranks_R.min() > FIRST:
             failures.append(_failure(searched, ranked_C, gold, number, best))
     values = {name: by_metric(found) for name, found in ranks.items()}
@@ -244,22 +258,37 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
         for name, values_Q in headline.items()
         if HYBRID in headline and name in (VECTORS, LEXICAL)
     }
+    hybrid_Q = headline.get(HYBRID, np.empty(0))
+    given_Q = headline.get(RERANKED, hybrid_Q)
+    by_read = {read: found for (read, like), found in ordered.items() if like == how.feedback}
+    by_like = {like: found for (read, like), found in ordered.items() if read == how.rerank_weight}
     for line in gold.remarks:
         say(f"evaluate: {line}")
     return Evaluation(
         passages=len(searched),
         unit=gold.unit,
         questions=len(gold.questions),
-        weight=searched.how.weight,
+        weight=how.weight,
         systems={name: intervals(found) for name, found in values.items()},
         against=against,
-        reranking=interval(headline[RERANKED] - headline[HYBRID]) if RERANKED in headline else None,
-        choice=_choice(weighted, headline[HYBRID]) if weighted else None,
-        reranker_weight=searched.how.rerank_weight,
-        reranker_choice=_choice(reranked, headline[RERANKED]) if reranked else None,
+        reranking=interval(given_Q - hybrid_Q) if how.reorders else None,
+        ordered_by=tuple(f"--{name}" for name in ("rerank", "feedback") if getattr(how, name)),
+        choice=_choice(weighted, hybrid_Q, how.weight),
+        reranker_weight=how.rerank_weight,
+        reranker_choice=_choice(by_read, given_Q, how.rerank_weight) if how.rerank else None,
+        feedback=how.feedback,
+        feedback_choice=_choice(by_like, given_Q, how.feedback),
         failures=tuple(failures),
         remarks=gold.remarks,
     )
+
+
+def _weights_to_try(how: How) -> list[Weights]:
+    """Those of a reranker's score and of feedback: either one varied, and last both as given."""
+    given = (how.rerank_weight, how.feedback)
+    tried = [(read, how.feedback) for read in RERANKER_WEIGHTS if how.rerank]
+    tried += [(how.rerank_weight, like) for like in FEEDBACK_WEIGHTS]
+    return [*dict.fromkeys(one for one in tried if one != given), given]
 
 
 def _relevant_by_system(
@@ -307,7 +336,9 @@ def _failure(
     return Failure(question, rank if rank < NOT_FOUND else None, right, first)
 
 
-def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> WeightChoice | None:
+def _choice(
+    weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats, given: float
+) -> WeightChoice | None:
     """The best weight for one half of the questions, compared with the given one on the other."""
     if len(given_Q) < FEWEST_TO_CHOOSE:
         return None
@@ -316,5 +347,6 @@ def _choice(weighted: Mapping[float, Sequence[Relevant]], given_Q: Floats) -> We
     # The best of so many weights is better than any given one on the questions that chose it, by
     # luck alone; so other questions report.
     choosing, reporting = order[::2], order[1::2]
-    best = max(values, key=lambda weight: values[weight][choosing].mean())
+    # Of equal ones the given: a change needs a reason.
+    best = max(values, key=lambda weight: (values[weight][choosing].mean(), weight == given))
     return WeightChoice(best, interval(values[best][reporting] - given_Q[reporting]))

@@ -1,7 +1,8 @@
 """A folder's passages, loaded once and asked many questions.
 
 In:  a model, a folder, and how to rank: by vectors, by words (BM25), or by both; on request a
-     second model, which reads the first passages together with the question.
+     second model, which reads the first passages together with the question, and feedback: those
+     like the first one move up.
 Out: for each question the best passages, with their place, score, and rank by either.
 
     found = cloze.search("demo", "documents").ask("Who owns the garden?")
@@ -10,8 +11,9 @@ Out: for each question the best passages, with their place, score, and rank by e
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -37,12 +39,14 @@ from cloze.model.hugging_face.sentence_modules import QUERY
 from cloze.model.inference.load import Model
 from cloze.model.inference.ranks import ONE_PROCESS, load_over_ranks
 from cloze.model.retrieval.fusion import (
+    FEEDBACK_WEIGHT,
     RERANKER_WEIGHT,
     WEIGHT,
     WITHIN,
     Ranking,
     best_rows,
     reranked,
+    with_feedback,
 )
 from cloze.model.retrieval.passage_index import (
     BATCH,
@@ -94,6 +98,13 @@ class How:
     """How many are the first."""
     rerank_weight: float = RERANKER_WEIGHT
     """Of the reranker's score, added to the one by which a passage was found."""
+    feedback: float = FEEDBACK_WEIGHT
+    """Of the likeness of the first `depth` to the one that comes first, added to that sum."""
+
+    @property
+    def reorders(self) -> bool:
+        """Whether the first `depth` are ordered anew."""
+        return bool(self.rerank or self.feedback)
 
     def __post_init__(self) -> None:
         if self.rerank and self.ranking != "hybrid":
@@ -101,7 +112,14 @@ class How:
                 f"rerank with ranking {self.ranking}: a reranker orders the passages that vectors "
                 "and words have found together; leave one of the two out"
             )
-        if self.depth != RERANKED and not self.rerank:
+        if not 0 <= self.feedback < math.inf:
+            raise UsageError(f"feedback {self.feedback:g}: expected 0 or more")
+        if self.feedback and self.ranking != "hybrid":
+            raise UsageError(
+                f"feedback with ranking {self.ranking}: likeness is by vectors and words, as "
+                "hybrid ranking is; leave one of the two out"
+            )
+        if self.depth != RERANKED and not self.reorders:
             raise UsageError(f"depth {self.depth}: there is no reranker; name one with rerank")
         if not 0 <= self.rerank_weight < math.inf:
             raise UsageError(f"rerank_weight {self.rerank_weight:g}: expected 0 or more")
@@ -127,7 +145,7 @@ class FoundPassage(NamedTuple):
 
     score: float
     """By which it is ranked: the cosine, the BM25 score, or their sum in standard deviations, to
-    which a share of a reranker's score is added."""
+    which shares of a reranker's score and of likeness to the first passage are added."""
     file: str
     line: int | None
     text: str
@@ -135,7 +153,7 @@ class FoundPassage(NamedTuple):
     found_by: dict[str, int]
     """Its rank by `vectors` and by `lexical`, as far as either ranked it."""
     reranked_from: int | None = None
-    """Its rank before a reranker ordered the first passages anew; None if none did."""
+    """Its rank before a reranker, or feedback, ordered the first passages anew; else None."""
 
 
 class Ranked(NamedTuple):
@@ -157,19 +175,30 @@ class Ranked(NamedTuple):
         return found_C
 
 
-class ReadPassages(NamedTuple):
-    """The first passages for one question, and what a reranker makes of them."""
+@dataclass(frozen=True)
+class ReadPassages:
+    """The first passages for one question, and what they are ordered by."""
 
     places_D: npt.NDArray[np.int64]
     """In the order in which they were found."""
     found_D: Vectors
     """The scores by which they were."""
     read_D: Vectors
-    """Those of the reranker; of what it has not read, the least that any other got."""
+    """Those of the reranker; of what it has not read, the least that any other got. 0 without."""
+    like: Callable[[int], Vectors]
+    """[D] the likeness of all of them to one, by its number among them."""
 
-    def ranked(self, weight: float) -> Ranked:
-        """In the order of both."""
+    def scores(self, weight: float, feedback: float) -> Vectors:
+        """[D] the sum of these scores, with a weight for the second and the third."""
         scores_D = reranked(self.found_D, self.read_D, weight=weight)
+        if not feedback:
+            return scores_D
+        like_D = self.like(int(scores_D.argmax()))
+        return with_feedback(scores_D, like_D, weight=feedback)
+
+    def ranked(self, weight: float, feedback: float) -> Ranked:
+        """In the order of that sum."""
+        scores_D = self.scores(weight, feedback)
         order_D = np.argsort(-scores_D, kind="stable")
         return Ranked(self.places_D[order_D], scores_D[order_D], order_D + 1)
 
@@ -233,7 +262,7 @@ class Search:
         """The same for a stream of questions."""
         if top_k < 1:
             raise UsageError(f"top_k {top_k}: expected at least 1 passage")
-        if self._reranker and top_k > self.how.depth:
+        if self.how.reorders and top_k > self.how.depth:
             raise UsageError(
                 f"top_k {top_k}: only the first {self.how.depth} passages are reranked; raise depth"
             )
@@ -248,7 +277,7 @@ class Search:
         They are those of all passages, or if `top_k` are wanted, of some with the first `top_k`
         among them; by a graph most of these.
         """
-        if self._reranker and top_k is not None:
+        if self.how.reorders and top_k is not None:
             top_k = max(top_k, self.how.depth)
         stream = iter(questions)
         # Several questions share one pass over the vectors, which are read from disk or memory at
@@ -261,29 +290,36 @@ class Search:
             yield from self._scorer.scores(batch, vectors_QH, top_k=top_k)
 
     def ranked(self, scores: PassageScores, count: int) -> Ranked:
-        """The first `count` passages; with a reranker, those that it has read, in its order."""
+        """The first `count` passages; if the first `depth` are ordered anew, all of these."""
+        if self.how.reorders:
+            return self.read(scores).ranked(self.how.rerank_weight, self.how.feedback)
         ranked_C = scores.ranked(self.how.weight)
-        if not self._reranker:
-            places_D = best_rows(ranked_C, count)
-            return Ranked(places_D, ranked_C[places_D])
-        return self.read(scores).ranked(self.how.rerank_weight)
+        places_D = best_rows(ranked_C, count)
+        return Ranked(places_D, ranked_C[places_D])
 
     def read(self, scores: PassageScores) -> ReadPassages:
-        """The first passages, read by the reranker."""
-        if not self._reranker:
-            raise AssertionError("only asked for with a reranker")
+        """The first passages, read by the reranker if there is one."""
         ranked_C = scores.ranked(self.how.weight)
         # It reads whole texts, which costs a thousand times a cosine: only the first `depth`.
         places_D = best_rows(ranked_C, self.how.depth)
         found_D = ranked_C[places_D]
+        rows_D = places_D if scores.rows_C is None else scores.rows_C[places_D]
+
+        # Whoever tries several weights asks for the same few first ones again.
+        @cache
+        def like(first: int) -> Vectors:
+            row, spread = int(rows_D[first]), scores.spreads["vectors"]
+            return self._scorer.like(row, self.passage(row).indexed, rows_D, spread=spread)
+
+        if not self._reranker:
+            return ReadPassages(places_D, found_D, np.zeros_like(found_D), like)
         # Nor what is far behind the first: it is hardly ever right, and most of `depth` is.
         near = int(np.count_nonzero(found_D >= found_D[0] - WITHIN))
-        rows_D = places_D if scores.rows_C is None else scores.rows_C[places_D]
         texts = [self.passage(row).indexed for row in rows_D[:near].tolist()]
         read = self._reranker.scores(scores.question, texts)
         # With the least score of all, the others stay behind these, in their order.
         read_D = np.concatenate([read, np.full(len(found_D) - near, read.min(), np.float32)])
-        return ReadPassages(places_D, found_D, read_D)
+        return ReadPassages(places_D, found_D, read_D, like)
 
     def _found(self, scores: PassageScores, top_k: int) -> list[FoundPassage]:
         ranked = self.ranked(scores, top_k)

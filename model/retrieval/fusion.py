@@ -2,7 +2,7 @@
 
 In:  for one question the cosine and the BM25 score of passages, and how these scores are
      distributed over the collection.
-Out: scores of the ranking, and the best rows; scores with those of a reranker.
+Out: scores of the ranking, and the best rows; scores with those of a reranker, and with feedback.
 
 Both are standardised, so that they count in units of their own spread over the collection, and
 added with a weight (a convex combination, which beats reciprocal ranks: Bruch et al. 2023).
@@ -23,6 +23,11 @@ WEIGHT = 0.65
 RERANKER_WEIGHT = 0.25
 """Of a reranker's score beside that of the hybrid ranking: where one helps it gains nearly as much
 as with twice this weight, and where it does harm a third (benchmarks/results/reranking.json)."""
+
+FEEDBACK_WEIGHT = 0.0
+"""Of likeness to the passage that comes first. Where many passages are right, as in judged
+collections of abstracts, it is worth points; where one is, it can only do harm: so nothing is added
+until questions have chosen a weight (benchmarks/results/reranking.json)."""
 
 WITHIN = 3.0
 """Standard deviations behind the first passage up to which others are read by a reranker: of 1,500
@@ -80,6 +85,21 @@ def reranked(found_D: Scores, read_D: Scores, *, weight: float) -> Scores:
     # question and passage fit. Its scores are log-odds, and not standardised: one that has learned
     # little tells passages apart by little, and so changes little.
     return found_D + np.float32(weight) * read_D
+
+
+def with_feedback(scores_D: Scores, like_D: Scores, *, weight: float) -> Scores:
+    """[D] scores, and `weight` of each passage's likeness to the one that they rank first.
+
+    What is right for a question resembles what else is right for it, so the first answer is asked
+    like a question (feedback without a user: Rocchio 1971; Croft and Harper 1979).
+    """
+    if not weight or len(scores_D) < 2:
+        return scores_D
+    # Its likeness to itself says nothing. It stays first, so it gets that of the most alike.
+    first = int(scores_D.argmax())
+    others_D = like_D.copy()
+    others_D[first] = np.delete(like_D, first).max()
+    return scores_D + np.float32(weight) * others_D
 
 
 def best_rows(scores_N: Scores, count: int) -> npt.NDArray[np.int64]:

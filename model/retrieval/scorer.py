@@ -101,6 +101,20 @@ class Scorer:
             cosines_QN = cosines(self.matrix_NH, vectors_QH)
             yield from map(self._of_all, questions, cosines_QN)
 
+    def like(self, row: int, text: str, rows_D: npt.NDArray[np.int64], *, spread: Spread) -> Scores:
+        """[D] the hybrid scores of passages if the passage `row` were the question.
+
+        `text`: its text; `spread`: that of the cosines of a question.
+        """
+        if not self.lexical:
+            raise AssertionError("hybrid ranking has words")
+        # Cosines with a passage are spread over the collection as those with a question are, near
+        # enough, and need not be computed for all of it. BM25 scores, which grow with the words
+        # asked for, are.
+        lexical_N = self.lexical.scores(text)
+        by = {"vectors": self.matrix_NH[rows_D] @ self.matrix_NH[row], "lexical": lexical_N[rows_D]}
+        return fused(by, {"vectors": spread, "lexical": spread_of(lexical_N)}, weight=self.weight)
+
     def _of_all(self, question: str, cosines_N: Vectors | None) -> PassageScores:
         by = {} if cosines_N is None else {"vectors": cosines_N}
         if self.lexical:

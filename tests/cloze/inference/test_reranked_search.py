@@ -188,6 +188,12 @@ def test_an_evaluation_has_the_ranking_with_and_without_the_reranker(
         (("--depth", "9"), "depth 9: there is no reranker; name one with rerank"),
         (("--rerank-weight", "2"), "rerank_weight 2: there is no reranker; name one with rerank"),
         (("--rerank", "cross", "--rerank-weight", "-1"), "rerank_weight -1: expected 0 or more"),
+        (("--feedback", "-1"), "feedback -1: expected 0 or more"),
+        (
+            ("--feedback", "1", "--lexical"),
+            "--feedback --lexical: likeness is by vectors and words",
+        ),
+        (("--feedback", "1", "--depth", "3"), "top_k 5: only the first 3 passages are reranked"),
     ],
 )
 def test_what_cannot_be_reranked_is_refused_in_one_line(
