@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -33,11 +33,14 @@ from cloze.init.corpus_samples import TABLES, Look, language, look, stemmer
 from cloze.init.initial_model import MINUTES, PAIR_BATCH, InitialModel
 from cloze.init.labelled_files import DELIMITED, LabelledFiles, labelled_files
 from cloze.init.language_rules import language_rules
+from cloze.model.config import TaskConfig
 from cloze.model.task_families import TASK_FAMILIES
 from cloze.named import lasting_name, model_directory
 from cloze.options import PLACE, Place
 
 Name = Annotated[str, Parameter(help="Name of the run; by default that of the corpus.")]
+
+DEFAULT_LENGTH: int = TaskConfig.model_fields["max_seq_length"].default
 
 SHOWN_FILES = 5
 
@@ -174,7 +177,7 @@ def init(
     # Not what this command or earlier runs have written there.
     ours = left_out(source, place.space(), *([str(output)] if output else []))
     if task := labelled_files(find_files(source, ours), trains=bool(initial)):
-        made = for_labels(task, name, encoder=initial)
+        made = for_labels(task, name, model=model)
     else:
         found = look(source, ours)
         if model:
@@ -204,8 +207,13 @@ class Proposal(NamedTuple):
     """The facts for `--json`."""
 
 
-def for_labels(task: LabelledFiles, name: str, *, encoder: str) -> Proposal:
-    """The configuration that fine-tunes `encoder`, or one to be named, on labelled files."""
+def for_labels(task: LabelledFiles, name: str, *, model: InitialModel | None) -> Proposal:
+    """The configuration that fine-tunes `model`, or one to be named, on labelled files."""
+    # an encoder with fewer positions than the default length would be refused
+    positions = model.positions if model else DEFAULT_LENGTH
+    if positions < DEFAULT_LENGTH:
+        task = replace(task, settings={**task.settings, "max_seq_length": positions})
+    encoder = model.written if model else ""
     text = task_configuration(task, name, encoder=encoder or "bert-base-uncased")
     # Only to check it.
     parse(RunConfig, tomllib.loads(text), source="the new configuration")

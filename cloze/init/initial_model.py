@@ -141,6 +141,13 @@ class InitialModel:
         return files
 
     @property
+    def positions(self) -> int:
+        """The most tokens that it reads, without reading its weights."""
+        from cloze.model.hugging_face.source import read_shape  # imports torch
+
+        return read_shape(self.directory)[0].max_position_embeddings
+
+    @property
     def vocabulary(self) -> str:
         """Path of its tokenizer.json, or else of its vocab.txt."""
         from cloze.model.hugging_face.source import open_source

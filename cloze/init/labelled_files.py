@@ -7,6 +7,7 @@ Out: `LabelledFiles`: the kind of task, its columns and its labels; None if the 
 
 import csv
 import io
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,16 +15,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Literal
 
+from pydantic import JsonValue
+
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import InputFile, open_to_read
 from cloze.artifacts.progress import say
 from cloze.model.config import TaskKind
 from cloze.model.tasks.files.conll import conll_rows
-from cloze.model.tasks.files.table_files import SAMPLED_CHARACTERS, separator_of
-from cloze.model.tasks.files.task_table import Wanted, odd_spellings
+from cloze.model.tasks.files.table_files import SAMPLED_CHARACTERS, file_rows, separator_of
+from cloze.model.tasks.files.task_table import Wanted, are_tags, is_missing, odd_spellings
 from cloze.model.tasks.files.text_file import decoded, text_in
 
 DELIMITED = (".csv", ".tsv")
+RECORDS = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 CONLL = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 SPLITS = {
     "train": "train",
@@ -45,6 +49,9 @@ LABEL_NAMES = (
 ALWAYS_LABELS = {"label", "labels", "class", "target", "sentiment"}
 """Of these names, those that mean nothing else in a table of documents."""
 
+TEXTS = {"text", "texts", "sentence"}
+"""Names of a column of texts."""
+
 YES_OR_NO = {"0", "1", "yes", "no", "true", "false", "y", "n", "t", "f"}
 """Cells of a column that is a property of a row more often than its label."""
 
@@ -56,6 +63,11 @@ MOST_BLANK = 0.1
 
 SAMPLED_BYTES = 8 << 20
 """Beginning of a file in which labels are counted."""
+
+SAMPLED_ROWS, FIRST_ROWS = 20_000, 64
+"""The same of a file of records; and rows among which the label's name must occur."""
+
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 
 SENTENCE_END = re.compile(r"\n\s*\n")
 """Tables have no blank lines."""
@@ -72,7 +84,7 @@ class LabelledFiles:
     """The file's column names by ours."""
     labels: dict[str, int]
     """Frequency of each label in the rows read."""
-    settings: dict[str, str | bool | list[str]] = field(default_factory=dict)
+    settings: dict[str, str | bool | int | list[str]] = field(default_factory=dict)
     """Further settings of the task: of several labels a text, of rows without one."""
     notes: tuple[str, ...] = ()
     """What to check, one line each: other columns that could be the label, odd labels."""
@@ -101,7 +113,7 @@ def labelled_files(files: list[InputFile], *, trains: bool = False) -> LabelledF
     is then an error: as documents, the rows would train something else than was asked for.
     """
     suffixes = {PurePath(file.path).suffix.lower() for file in files}
-    if len(suffixes) != 1 or not suffixes <= {*DELIMITED, *CONLL}:
+    if len(suffixes) != 1 or not suffixes <= {*DELIMITED, *CONLL, *RECORDS}:
         return None
     (suffix,) = suffixes
     paths: dict[str, str] = {}
@@ -112,6 +124,8 @@ def labelled_files(files: list[InputFile], *, trains: bool = False) -> LabelledF
             paths.setdefault(split, file.path)
     if "train" not in paths:
         return None
+    if suffix in RECORDS:
+        return _records(paths, trains=trains)
     with open_to_read(paths["train"]) as opened:
         content = opened.read(SAMPLED_BYTES)
     is_whole = len(content) < SAMPLED_BYTES
@@ -144,6 +158,48 @@ def labelled_files(files: list[InputFile], *, trains: bool = False) -> LabelledF
         first_rows=0 if is_whole else count,
         rows=count - found.unlabelled if is_whole else None,
     )
+
+
+def _records(paths: dict[str, str], *, trains: bool) -> LabelledFiles | None:
+    """Objects with a key that means nothing but a label; what else recurs describes documents."""
+    try:
+        rows = (row for _, row in file_rows(paths["train"], Wanted(required=())))
+        read = [*itertools.islice(rows, FIRST_ROWS)]
+        if not any(name.lower() in ALWAYS_LABELS for row in read for name in row):
+            return None
+        read += itertools.islice(rows, SAMPLED_ROWS - FIRST_ROWS)
+        is_whole = next(rows, None) is None
+    except UsageError:  # whoever reads the file as a corpus says what is wrong with it
+        return None
+    names = [*dict.fromkeys(name for row in read for name in row)]
+    columns = {name: [_as_cell(row.get(name)) for row in read] for name in names}
+    # without objects, and lists of them
+    flat = {name: [*map(str, cells)] for name, cells in columns.items() if None not in cells}
+    found = _table([[*flat], *map(list, zip(*flat.values(), strict=True))], paths, trains=trains)
+    label = found.columns.get("label", "") if found else ""
+    if found is None or label.lower() not in ALWAYS_LABELS:
+        return None
+    if any(isinstance(row.get(label), list) for row in read):
+        # a list needs no separator, and may be empty: a text without a label
+        each = Counter(one for cell in flat[label] for one in cell.split(SEPARATORS[0]) if one)
+        labels = dict(each.most_common())
+        kind: TaskKind = "multi_label_classification"
+        found = replace(found, kind=kind, labels=labels, settings={}, unlabelled=0)
+    count = len(read)
+    return replace(
+        found,
+        first_rows=0 if is_whole else count,
+        rows=count - found.unlabelled if is_whole else None,
+    )
+
+
+def _as_cell(value: JsonValue) -> str | None:
+    """A value as a table has it, a list of labels with a separator; None for what no cell holds."""
+    if is_missing(value):
+        return ""
+    if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
+        return SEPARATORS[0].join(map(str, value))
+    return None if isinstance(value, list | dict) else str(value)
 
 
 def _check_quoting(text: str, separator: str, path: str) -> None:
@@ -191,11 +247,16 @@ def _table(
         f"columns {f'that share the name {name!r}' if name else 'without a name'} are left out"
         for name in twice
     )
+    if trains and (again := [name for name in twice if name.lower() in (*ALWAYS_LABELS, *TEXTS)]):
+        raise UsageError(
+            f"{paths['train']}: {header.count(again[0])} columns are named {again[0]!r}, expected "
+            "one; rename the others"
+        )
     named = [name for name in values if name.lower() in LABEL_NAMES]
     marked = {name: column.count("1") for name, column in values.items() if {*column} == {"0", "1"}}
     if len(marked) > 1 and not named:
         columns = {"text_a": max(values, key=lambda name: sum(map(len, values[name])))}
-        own: dict[str, str | bool | list[str]] = {"labels": [*marked]}
+        own: dict[str, str | bool | int | list[str]] = {"labels": [*marked]}
         return LabelledFiles("multi_label_classification", paths, columns, marked, own, notes)
     unusable = {name: why for name in named if (why := _why_no_label(values[name]))}
     for name, why in unusable.items():
@@ -211,16 +272,17 @@ def _table(
             say(f"init: {paths['train']}: not taken for a task's rows: {reason}")
         return None
     separator, labels = _separated(Counter(filter(_is_filled, values[label])))
-    # Decimals are scores; whole numbers may stand for classes.
-    regression = not separator and _are_numbers(labels) and any("." in value for value in labels)
+    # Decimals are scores; whole numbers may stand for classes, also as pandas writes them: 1.0.
+    regression = not separator and _are_numbers(labels) and any(float(one) % 1 for one in labels)
     columns, pair = _text_columns(values, label)
+    _refuse_tags(values, label, paths["train"])
     kind: TaskKind = "pair_classification" if pair else "classification"
     if regression:
         kind = "regression"
     if separator:
         kind = "multi_label_classification"
     counts = {} if regression else dict(labels.most_common())
-    settings: dict[str, str | bool | list[str]] = {}
+    settings: dict[str, str | bool | int | list[str]] = {}
     if separator:
         settings["label_separator"] = separator
     # One blank cell in a labelled table is a mistake; many are rows that nobody has labelled yet.
@@ -233,6 +295,19 @@ def _table(
         notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
     notes += tuple(odd_spellings(counts)) + tuple(_doubts(values[label], label, ragged))
     return LabelledFiles(kind, paths, columns, counts, settings, notes, unlabelled=unlabelled)
+
+
+def _refuse_tags(values: dict[str, list[str]], label: str, path: str) -> None:
+    """Refuse a column whose cells have a tag for each word of another one."""
+    for name in values:
+        for words, tags in ((name, label), (label, name)):
+            if name != label and are_tags(values[words], values[tags]):
+                example = next(filter(_is_filled, values[tags]))
+                raise UsageError(
+                    f"{path}: {tags} has a tag for each word of {words}, such as {example!r:.60}; "
+                    "expected one label per row: to train tagging, write lists of words and tags "
+                    "as .jsonl, or a word and its tag per line as .conll"
+                )
 
 
 def _why_no_label(cells: list[str]) -> str:
@@ -261,6 +336,11 @@ def _doubts(cells: list[str], label: str, ragged: int) -> Iterator[str]:
         many = blank > MOST_BLANK * len(cells)
         happens = "are left out" if many else "training refuses"
         yield f"rows without a label, which {happens}: {blank:,}"
+    labels = _filled(cells)
+    if any(cell != cell.strip() for cell in cells if _is_filled(cell)) and not labels & {*cells}:
+        yield "spaces around the labels stay part of them"
+    if labels and all(map(DECIMAL_COMMA.fullmatch, labels)):
+        yield "labels with a decimal comma are classes; for regression write 0.5 rather than 0,5"
     if label in cells:
         yield f"the first line is taken for the columns' names, but {label!r} is also a label"
 

@@ -261,6 +261,8 @@ def odd_spellings(labels: Iterable[str]) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for label in labels:
         plain = unicodedata.normalize("NFKC", label).casefold()
+        # joiners, marks of direction, soft hyphens: nobody sees them
+        plain = "".join(one for one in plain if unicodedata.category(one) != "Cf")
         groups.setdefault(" ".join(plain.split()), []).append(label)
     for group in groups.values():
         if len(group) > 1:
@@ -268,6 +270,14 @@ def odd_spellings(labels: Iterable[str]) -> Iterator[str]:
             alike = len({unicodedata.normalize("NFC", label) for label in group}) < len(group)
             spelt = ", ".join(map(ascii if alike else repr, group))
             yield f"{spelt} are {len(group)} labels; if they mean the same, spell them alike"
+
+
+def are_tags(texts: Sequence[str], cells: Sequence[str]) -> bool:
+    """Whether the cells that are filled have as many words as their texts: a tag for each."""
+    both = zip(texts, cells, strict=True)
+    lengths = [(len(text.split()), len(cell.split())) for text, cell in both if cell.strip()]
+    # of texts of several lengths, else two words of every name would be tagged by two of another
+    return len({*lengths}) > 1 and all(words == tags for words, tags in lengths)
 
 
 def _inputs(table: TaskTable) -> Iterator[str]:

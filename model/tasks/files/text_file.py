@@ -3,8 +3,9 @@ r"""Files of text in whatever encoding, read line by line and as often as needed
 In:  a path or URL.
 Out: `TextFile`: its lines, and remarks on what had to be guessed.
 
-Text is UTF-8 with or without a byte order mark, UTF-16, or Windows-1252; lines end in \n, \r\n or
-\r. Which it is, only the whole file tells, so it is read once before its first line is given.
+Text is UTF-8 with or without a byte order mark, UTF-16, UTF-32 or Windows-1252; lines end in \n,
+\r\n or \r. Which it is, only the whole file tells, so it is read once before its first line is
+given.
 """
 
 import codecs
@@ -28,6 +29,12 @@ MOST_ACCENTED = 0.3
 """Share of letters outside ASCII in Western European languages is well below this."""
 
 SHOWN_LETTERS = 5
+
+UTF_16, UTF_32 = (
+    (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+)
+"""The byte order marks of each."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,10 @@ def _recognised(path: str, source: Callable[[], IO[bytes]], *, is_whole: bool = 
 
     encoding, remarks = "utf-8-sig", tuple[str, ...]()
     start = next(iter(chunks()), b"")[:1024]
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    # first, as UTF-32's mark begins like that of UTF-16
+    if start.startswith(UTF_32):
+        encoding = "utf-32"
+    elif start.startswith(UTF_16):
         encoding = "utf-16"
     elif 4 * start.count(0) > len(start):  # ASCII letters have one in their first or second byte
         encoding = "utf-16-be" if start[::2].count(0) > start[1::2].count(0) else "utf-16-le"
@@ -145,7 +155,7 @@ def _recognised(path: str, source: Callable[[], IO[bytes]], *, is_whole: bool = 
             remarks = (f"{path}: read as {encoding.upper()}, {characters:,} characters",)
     if returns and not feeds:
         remarks += (f"{path}: its {returns:,} lines end in carriage returns",)
-    marked = start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    marked = start.startswith((codecs.BOM_UTF8, *UTF_16, *UTF_32))
     return TextFile(path, source, encoding, bool(returns and not feeds), remarks, marked)
 
 

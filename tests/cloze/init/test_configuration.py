@@ -484,8 +484,9 @@ def test_labels_that_differ_in_case_or_spaces_are_two_and_said_to_be(
         ("a text,x\nb,y\nc, d,x\n", "rows with more or fewer cells than the header"),
         ("a text,x\nb,y\nc,\n", "rows without a label, which training refuses: 1"),
         ("a text,label\nb,y\n", "but 'label' is also a label"),
+        ("a text,x\u200b\n", r"'x', 'x\u200b' are 2 labels"),
     ],
-    ids=["accents", "ragged", "blank", "no header"],
+    ids=["accents", "ragged", "blank", "no header", "invisible"],
 )
 def test_what_is_odd_about_a_table_is_said(
     cloze: Callable[..., Any], folder: Path, rows: str, told: str
@@ -528,6 +529,76 @@ def test_an_encoder_is_not_trained_on_the_texts_of_a_table_whose_label_says_noth
     assert done.returncode == 2
     assert f"table.csv: label {told}" in done.stderr
     assert not (folder / "task.toml").exists()
+
+
+RATED = [{"text": f"some text {n}", "label": ["good", "bad"][n % 2], "n": n} for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "kind"),
+    [
+        ("rows.jsonl", RATED, "classification"),
+        ("rows.json", RATED, "classification"),
+        ("rows.parquet", RATED, "classification"),
+        ("lists.jsonl", [{**row, "label": ["a", "b"][: row["n"] % 3]} for row in RATED], "multi"),
+        ("corpus.jsonl", [{"text": row["text"], "source": row["label"]} for row in RATED], ""),
+        ("nested.jsonl", [{**row, "label": {"name": row["label"]}} for row in RATED], ""),
+    ],
+)
+def test_objects_with_a_label_become_a_task_and_others_remain_documents(
+    folder: Path, name: str, rows: list[dict[str, Any]], kind: str
+) -> None:
+    if name.endswith("parquet"):
+        pa.parquet.write_table(pa.Table.from_pylist(rows), name)
+    else:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / name).write_text(json.dumps(rows) if name.endswith("json") else lines)
+    found = labelled_files(find_files(name), trains=True)
+    assert (found.kind if found else "").startswith(kind) and bool(kind) == bool(found)
+    if found:
+        assert found.columns == {"text_a": "text", "label": "label"}
+        assert found.rows == 20
+        assert "label_separator" not in found.settings
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ("text,label,text", "2 columns are named 'text', expected one; rename the others"),
+        ("label,label,text", "2 columns are named 'label', expected one"),
+    ],
+)
+def test_an_encoder_is_not_trained_on_a_table_with_two_columns_of_texts_or_labels(
+    folder: Path, header: str, told: str
+) -> None:
+    (folder / "table.csv").write_text(header + "\n" + "one,two,three\nfour,five,six\n" * 9)
+    with pytest.raises(UsageError, match=told):
+        labelled_files(find_files("table.csv"), trains=True)
+
+
+@pytest.mark.parametrize("header", ["text,label", "words,tags"])
+def test_a_tag_for_each_word_is_no_label_of_a_table(folder: Path, header: str) -> None:
+    rows = "".join("John lives here,B-PER O O\nMary ran,B-PER O\n" for _ in range(9))
+    (folder / "table.csv").write_text(f"{header}\n{rows}")
+    with pytest.raises(UsageError, match="has a tag for each word of .*as .jsonl"):
+        labelled_files(find_files("table.csv"))
+
+
+def test_whole_numbers_that_pandas_wrote_as_decimals_are_classes(folder: Path) -> None:
+    (folder / "table.csv").write_text("text,label\n" + "some text,1.0\nother,0.0\n" * 9)
+    found = labelled_files(find_files("table.csv"))
+    assert found and found.kind == "classification"
+
+
+def test_a_configuration_for_an_encoder_of_few_positions_fits_them(
+    cloze: Callable[..., Any], folder: Path
+) -> None:
+    write_model(folder / "encoder")
+    (folder / "table.csv").write_text("text,label\n" + "some text,x\nother,y\n" * 5)
+    done = cloze("init", "table.csv", "--from", "encoder", "--output", "task.toml")
+    assert done.returncode == 0, done.stderr
+    assert read_toml("task.toml")["finetune"]["tasks"][0]["max_seq_length"] == 16
+    assert cloze("plan", "task.toml").returncode == 0
 
 
 def test_dozens_of_labels_are_labels_where_they_recur(
