@@ -179,14 +179,17 @@ def search(
 
 def _filled(questions: Iterator[str]) -> Iterator[str]:
     """Those that ask for anything; the number of the others is logged."""
-    blank = 0
+    asked = blank = 0
     for question in questions:
         if question.strip():
+            asked += 1
             yield question
         else:
             blank += 1
     if blank:
         say(f"search: {plural(blank, 'blank question')} left out")
+    if not asked:
+        say("search: nothing was asked: name questions, or give them on standard input")
 
 
 def _answers(

@@ -272,6 +272,11 @@ def find_gold(questions: Sequence[Question], passages: Iterable[Passage]) -> Gol
             rows[number].add(count - 1)
     firsts_D = np.array(firsts, np.int64)
     missing = [right for right, found in zip(every, rows, strict=True) if not found]
+    if by_line and len(missing) == len(every):
+        raise UsageError(
+            f"{missing[0].place}: none of the {len(every):,} relevant documents is in the folder; "
+            "search the corpus.jsonl beside the questions"
+        )
     remarks = _about_missing(missing, files, by_line=by_line)
     whole, relevant, of_right = [], [], iter(rows)
     for question in questions:

@@ -410,6 +410,9 @@ def test_a_blank_question_is_not_answered(cloze: Cloze, searched: Path) -> None:
     done = cloze("search", "encoder", "texts", "questions.txt", "--json")
     assert [one["question"] for one in json.loads(done.stdout)] == ["names", "the list"]
     assert "search: 2 blank questions left out" in done.stderr
+    (searched / "questions.txt").write_text("")
+    told = "search: nothing was asked: name questions, or give them on standard input"
+    assert told in cloze("search", "encoder", "texts", "questions.txt").stderr
     with pytest.raises(api.UsageError, match="question 1 is blank"):
         api.search("encoder", "texts").ask(" ")
 

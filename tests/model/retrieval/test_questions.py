@@ -117,6 +117,8 @@ def test_beirs_documents_are_lines_of_its_corpus_with_grades(tmp_path: Path) -> 
     assert (gold.unit, gold.firsts(0).tolist()) == ("whole documents", [0, 2])
     assert gold.relevant == ({0: 2.0, -2: 1.0},)
     assert "1 relevant documents have no text and count as not found" in gold.remarks[0]
+    with pytest.raises(UsageError, match="none of the 2 relevant documents is in the folder"):
+        find_gold(read_questions(folder), [Passage("another.txt", 1, "one")])
 
 
 @pytest.mark.parametrize(
