@@ -167,7 +167,7 @@ class LabelError(Result):
     """`contradiction`: the same text has another label elsewhere."""
 
     clear: bool = False
-    """Whether the proposed label is several times as probable: `--weights` leaves out such rows."""
+    """Whether it is more improbable than chance explains: `--weights` leaves out such rows."""
 
 
 class EpochRecord(Result):

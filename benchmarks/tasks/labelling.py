@@ -11,8 +11,9 @@ Out: benchmarks/results/labelling.json, for every data set and over draws of the
      rows are drawn at random, so many times the number of
      labels, and those left over are the test rows: a promise holds for rows drawn alike, and many
      of them are needed for the error of perfect probabilities to be small. `planted`: the share of
-     10 % wrong labels among the first 15 % of the rows that are listed, and accuracy with and
-     without them. `curves`: accuracy by number of labels, of chosen and of random rows.
+     10 % wrong labels among the first 15 % of the rows that are listed, accuracy with and without
+     them, and the shares of the list that are wrong, and of the right table that are listed.
+     `curves`: accuracy by number of labels, of chosen and of random rows.
      `labels_needed`: by number of random labels, the share of it with which chosen rows reach the
      same mean accuracy, None if they do not. `unfamiliar`: the share of flagged test rows, of this
      and of each other data set.
@@ -141,7 +142,7 @@ def promises(train: tuple[Array, Array], test: tuple[Array, Array], labels: int)
 
 def planted(
     train: tuple[Array, Array], test: tuple[Array, Array], labels: int, seed: int
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Wrong labels found, and the accuracy with them and without the suspects."""
     vectors, true = train
     rng = np.random.default_rng(seed)
@@ -151,6 +152,11 @@ def planted(
     given[wrong] = (given[wrong] + rng.integers(1, labels, len(wrong))) % labels
     # The approaches of a run whose vectors are those of the frozen encoder.
     models = [out_of_fold(vectors, given, labels, means=means) for means in (False, True)]
+    right = [out_of_fold(vectors, true, labels, means=means) for means in (False, True)]
+
+    def share_wrong(rows: list[int]) -> float | None:
+        return float(np.isin(rows, wrong).mean()) if rows else None
+
     suspected = suspects(pooled(models))
     listed = [one.row for one in suspected]
     # Those that the file of suspects gives the weight 0.
@@ -162,6 +168,9 @@ def planted(
         "found": float(np.isin(wrong, first).mean()),
         "listed": len(listed) / len(true),
         "left_out": len(left_out) / len(true),
+        "wrong_of_listed": share_wrong(listed),
+        "wrong_of_left_out": share_wrong(left_out),
+        "suspected_of_right": len(suspects(pooled(right))) / len(true),
         "accuracy_with": accuracy(our_head(vectors, given, labels), *test),
         "accuracy_without": accuracy(our_head(vectors[kept], given[kept], labels), *test),
     }

@@ -77,7 +77,7 @@ def errors_table(problem: Problem, split: str, predictions: Sequence[Prediction]
 def label_errors_table(errors: Sequence[LabelError]) -> bytes:
     """Probably mislabelled rows as CSV; `weight` 0 leaves a row out of training (`--weights`).
 
-    Only the clear ones have it: where a model knows little, most suspects are labelled rightly.
+    Only those beyond chance have it: the model's doubt explains most of the other suspects.
     """
     written = io.StringIO(newline="")
     rows = csv.writer(written, lineterminator="\n")

@@ -10,12 +10,18 @@ from typing import TypedDict
 
 import numpy as np
 
+from cloze.artifacts.progress import say
 from cloze.artifacts.results import Calibration, LabelError, Reliance
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.uncertainty.calibration import calibration
 from cloze.model.uncertainty.conformal import nonconformity, reliance
 from cloze.model.uncertainty.held_out import Floats, HeldOutRows, held_out_rows
-from cloze.model.uncertainty.label_errors import contradictions, pooled, suspects
+from cloze.model.uncertainty.label_errors import (
+    beyond_chance,
+    contradictions,
+    pooled,
+    suspects,
+)
 
 
 class Uncertainty(TypedDict, total=False):
@@ -72,6 +78,12 @@ def label_errors(
         )
         for one in suspects(rows)
     ]
+    sure, expected = beyond_chance(rows)
+    if found:
+        say(
+            f"finetune {problem.config.name}: {len(found)} labels of {split} may be wrong, {sure} "
+            f"of them probably (so improbable by chance: {expected:.1f})"
+        )
     named = {one.row for one in found}
     shares, given = rows.probabilities(), [problem.labels[label] for label in rows.targets]
     texts = [problem.shown(split, row) for row in range(len(rows))]
