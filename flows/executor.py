@@ -25,7 +25,7 @@ from cloze.artifacts.manifest import MANIFEST_NAME
 from cloze.artifacts.progress import clock, say
 from cloze.artifacts.stage import StageTable, write_stage_table
 from cloze.artifacts.store import Artifact
-from cloze.flows.config import ReportConfig, RunConfig
+from cloze.flows.config import ReportConfig, ReportStage, RunConfig
 from cloze.flows.events import PROGRESS, emit
 from cloze.flows.expected import load_per_core
 from cloze.flows.inventory import Found, look_up, remove_damage
@@ -34,6 +34,7 @@ from cloze.flows.locks import Holder, holder_of, leased, leased_on_store, locked
 from cloze.flows.plan import Plan
 from cloze.flows.stages import Stage
 from cloze.flows.workspace import (
+    ADAPTED,
     RunRecord,
     RunState,
     StageRecord,
@@ -112,6 +113,7 @@ class Executor:
             write_record(self.record, self.space)
             try:
                 yield
+                self._take_over_decision()
                 # finished artifacts of stages that were not requested belong to the run too
                 for stage in self.plan.others:
                     is_ready = self.plan.is_ready(stage)
@@ -130,6 +132,8 @@ class Executor:
     def ensure(self, name: str) -> None:
         """Reuse or make the artifact of the stage called `name`."""
         stage = self.plan.stages[name]
+        if name == ReportStage.stage:
+            self._take_over_decision()
         table = self.plan.table(stage)
         write_stage_table(table, self.table_file(name))
         # Held from looking until the artifact is entered, so that no other run makes it meanwhile.
@@ -230,6 +234,19 @@ class Executor:
         late = self.plan.announced.correction(stage.name, result.seconds) if result else ""
         if late:
             emit(stage.name, "output", late)
+
+    def _take_over_decision(self) -> None:
+        """Keep what `cloze adapt` decided of this very encoder, which the run's name stands for."""
+        earlier, now = self._previous.stages if self._previous else {}, self.record.stages
+        trained = [stages["finetune"].digest for stages in (earlier, now) if "finetune" in stages]
+        if ADAPTED not in earlier or ADAPTED in now or len(trained) < 2 or len({*trained}) > 1:
+            return
+        entry = earlier[ADAPTED]
+        kept = self.space.store.find(ADAPTED, entry.key)
+        if kept and kept.digest == entry.digest:
+            self.plan.finish(ADAPTED, kept)
+            reused = entry.model_copy(update={"state": "reused"})
+            self._update_record(stages={**now, ADAPTED: reused})
 
     def _end(self, state: RunState, started: float, *, failure: str = "") -> None:
         seconds = round(time.monotonic() - started, 3)

@@ -15,6 +15,7 @@ when the earlier stages have finished (`finish`).
 import json
 import resource
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -31,7 +32,7 @@ from cloze.flows.expected import Announced, ExpectedTime, expected_times
 from cloze.flows.external_inputs import Digests
 from cloze.flows.inventory import Found, look_up, store_entries
 from cloze.flows.stages import Stage, chain, keyed_config, stage_table, up_to
-from cloze.flows.workspace import record_path, workspace
+from cloze.flows.workspace import ADAPTED, record_path, workspace
 from cloze.pipeline.config.engines import check_engine, refuse_placeholders
 
 INPUT = "input "
@@ -124,6 +125,8 @@ class Plan:
         """The stage table of `stage`, which must be ready."""
         if stage.name == "report":
             machine = {"record": record_path(self.space, self.run.name)}
+            if ADAPTED in self.finished:  # decided after an earlier execution of the run
+                stage = replace(stage, inputs={**stage.inputs, ADAPTED: ADAPTED})
         elif stage.is_pipeline:
             machine = self.machine.pipeline.model_dump(mode="json")
         else:

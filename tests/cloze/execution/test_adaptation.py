@@ -278,16 +278,21 @@ SMALL = (
 )
 
 
-@pytest.mark.slow
-def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
-    cloze: Cloze, begun: Path
-) -> None:
+def write_passages(begun: Path) -> None:
+    """A sentence encoder, and texts of some hundred passages."""
     with_sentence_modules(begun / "encoder")
     words = np.array(["list", "names", "a", "b", "of", "the"])
     draw = np.random.default_rng(0)
     for number in range(8):
         lines = (f"The {' '.join(draw.choice(words, 6))} b.\n\n" for _ in range(90))
         (begun / "texts" / f"more{number}.txt").write_text("".join(lines))
+
+
+@pytest.mark.slow
+def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
+    cloze: Cloze, begun: Path
+) -> None:
+    write_passages(begun)
     done = cloze(
         *("adapt", "encoder", "texts", "--steps", "2", "--without-prefect"),
         *SMALL,
@@ -335,6 +340,31 @@ def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
     refused = cloze("predict", "texts", "a b")
     assert refused.returncode == 2
     assert "computes vectors to compare, not predictions" in refused.stderr
+
+
+@pytest.mark.slow
+def test_what_adapt_decided_of_an_encoder_holds_however_its_run_is_repeated(
+    cloze: Cloze, begun: Path
+) -> None:
+    write_passages(begun)
+    done = cloze("adapt", "encoder", "texts", "--steps", "2", "--without-prefect", *SMALL)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("  kept  "))
+    folder = begun / "runs" / "texts"
+    again = cloze("run", "texts.toml", "--without-prefect", *SMALL)
+    assert line in again.stdout
+    assert "report: reused" in again.stderr
+    retitled = cloze("report", "texts.toml", *SMALL, "--set", "report.title=Mine")
+    assert retitled.returncode == 0, retitled.stderr
+    assert "<h1>Mine</h1>" in (folder / "report.html").read_text()
+    assert f"Kept: {line.removeprefix('  kept').strip()}." in (folder / "report.html").read_text()
+    assert "adapted" in json.loads((folder / "run.json").read_text())["stages"]
+    # Of another encoder nothing was decided.
+    other = ("--set", "finetune.tasks.0.learning_rate=0.02")
+    trained = cloze("run", "texts.toml", "--without-prefect", *SMALL, *other)
+    assert trained.returncode == 0, trained.stderr
+    assert "Kept: " not in (folder / "report.html").read_text()
+    assert "adapted" not in json.loads((folder / "run.json").read_text())["stages"]
 
 
 @pytest.mark.slow
