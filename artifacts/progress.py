@@ -57,20 +57,16 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
     printed: float = field(default_factory=time.monotonic)
 
-    def advance(self, amount: float, note: str = "") -> None:
-        """Add `amount` completed units, and print a line if one is due."""
+    def advance(self, amount: float, note: str = "", *, spared: float = 0.0) -> None:
+        """Add `amount` completed units, and print a line if one is due.
+
+        `spared`: how many units turn out not to be needed.
+        """
         self.done += amount
-        self._print_if_due(note, changed=bool(amount))
-
-    def spare(self, amount: float, note: str = "") -> None:
-        """Expect `amount` fewer units, and print a line if one is due."""
-        self.spared += amount
-        self._print_if_due(note, changed=bool(amount))
-
-    def _print_if_due(self, note: str, *, changed: bool) -> None:
+        self.spared += spared
         now = time.monotonic()
         # The last line is printed however early it comes.
-        is_last = changed and self.done >= self.total - self.spared
+        is_last = (amount or spared) and self.done >= self.total - self.spared
         if now - self.printed >= self.interval or is_last:
             self.printed = now
             say(self.line(note))

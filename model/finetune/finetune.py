@@ -304,8 +304,8 @@ class Worker:
         """Log the progress since the last report."""
         # Heads that are fitted at once make no steps, of which there is nothing to log.
         if self.progress is not None and self.done.any():
-            self.progress.spare(float(self.spared.sum()) - self.progress.spared, note)
-            self.progress.advance(float(self.done.sum()) - self.progress.done, note)
+            spared = float(self.spared.sum()) - self.progress.spared
+            self.progress.advance(float(self.done.sum()) - self.progress.done, note, spared=spared)
 
 
 def run_workers(size: int, work: Callable[[Worker], Result]) -> Result:

@@ -32,7 +32,7 @@ def test_the_last_unit_is_printed_where_fewer_turn_out_to_be_needed(
     progress = Progress("finetune", 5, "steps")
     progress.advance(1)
     assert "1/5" not in capsys.readouterr().err
-    progress.spare(4)
+    progress.advance(0, spared=4)
     assert "1/1 steps" in capsys.readouterr().err
 
 
