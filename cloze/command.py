@@ -243,6 +243,8 @@ def exit_code(arguments: list[str]) -> int:
 
 
 def _exit_code(arguments: list[str], stopped: Callable[[], BaseException | None]) -> int:
+    if not os.environ.get("COLUMNS", "80").strip("0"):
+        del os.environ["COLUMNS"]  # a help without width would be laid out for ever
     try:
         os.getcwd()
     except FileNotFoundError:

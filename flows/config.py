@@ -574,7 +574,7 @@ class RatesConfig(Config):
 class MachineConfig(RecordedConfig):
     """Where a run executes; nothing here changes a result beyond rounding."""
 
-    workspace: str = "runs"
+    workspace: str = Field(default="runs", min_length=1)
     """Folder or fsspec URL for artifacts and runs."""
 
     pipeline: PipelineMachine = PipelineMachine()

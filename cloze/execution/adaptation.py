@@ -78,7 +78,7 @@ class Continued(GeneralText):
     rest of the schedule is shortened, and the run records how, to train the same encoder again.
     Preparation, and evaluation before and after, take their own time."""
 
-    steps: int = 0
+    steps: int | None = None
     """Training steps, instead of minutes."""
 
     words: int | None = None
@@ -114,10 +114,10 @@ def adapt(
         search`. Half of them choose what is kept, the other half report what it is worth; without
         them, made-up queries of held-out passages do.
     """
-    if not 0 < how.minutes < math.inf or how.steps < 0:
-        raise UsageError(
-            f"--minutes {how.minutes:g} --steps {how.steps}: expected positive numbers"
-        )
+    if not 0 < how.minutes < math.inf:
+        raise UsageError(f"--minutes {how.minutes:g}: expected a positive number")
+    if how.steps is not None and how.steps < 1:
+        raise UsageError(f"--steps {how.steps}: expected a positive number")
     if how.words is not None and not 0 < how.words <= MOST_WORDS:
         raise UsageError(
             f"--words {how.words}: expected 1 to {MOST_WORDS:,}; leave it out to add none"

@@ -46,6 +46,14 @@ def test_every_command_explains_itself_with_an_example(
     assert "--json" in shown
 
 
+def test_a_terminal_of_no_width_gets_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert exit_code(["search", "--help"]) == 0
+    assert "--evaluate" in capsys.readouterr().out
+
+
 def test_help_does_not_import_the_frameworks() -> None:
     source = """
 import sys

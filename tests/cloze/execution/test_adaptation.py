@@ -128,7 +128,8 @@ def test_no_length_of_training_that_is_no_number_is_accepted(
 ) -> None:
     done = cloze("adapt", "encoder", "texts", f"--minutes={minutes}")
     assert done.returncode == 2
-    assert "expected positive numbers" in done.stderr
+    assert "expected a positive number" in done.stderr
+    assert "--steps 0: expected" in cloze("adapt", "encoder", "texts", "--steps", "0").stderr
 
 
 @pytest.mark.parametrize(
