@@ -12,6 +12,7 @@ from cloze.artifacts.config import flat
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.manifest import MANIFEST_NAME
+from cloze.artifacts.progress import say
 from cloze.artifacts.store import Artifact, open_artifact
 from cloze.flows.workspace import (
     ADAPTED,
@@ -93,6 +94,7 @@ def model_directory(name: str, workspace: Workspace, *, stage: str = "pretrain")
             return run_artifact(workspace, name, stage=DISTILLED).directory
         given = flat(record.config).get("finetune.encoder")
         if stage == "pretrain" and given:  # a run without a corpus, which started from this encoder
+            say(f"{name}: the encoder that the run started from; its tasks' models need --task")
             return str(given)
         return run_artifact(workspace, name, stage=stage).directory
     path = os.path.expanduser(name)

@@ -1322,8 +1322,9 @@ class FinetuneStage(StageConfig):
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
     format_version: ClassVar[int] = 19
-    """18: with many rows fine-tuning is taken unless clearly worse, and passages of the hybrid loss
-    are held by as much as they have queries; 17:
+    """19: suspects are cut where chance explains them; 18: with many rows fine-tuning is taken
+    unless clearly worse, and passages of the hybrid loss are held by as much as they have queries;
+    17:
     contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:
     sentence encoders read as much as before if they trained on shorter texts; 15:
     contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains

@@ -64,6 +64,14 @@ def names_a_file(text: str) -> bool:
         return False
 
 
+def names_a_folder(text: str) -> bool:
+    """The same of a folder."""
+    try:
+        return Path(text).is_dir() and bool(text)
+    except (OSError, ValueError):
+        return False
+
+
 def metered(results: Iterable[ItemT], *, verb: str, unit: str) -> Iterator[ItemT]:
     """Pass on `results`; log their number and rate every few seconds and at the end."""
     started = logged = time.monotonic()
@@ -83,6 +91,11 @@ def metered(results: Iterable[ItemT], *, verb: str, unit: str) -> Iterator[ItemT
 
 
 def _lines_if_file(text: str) -> Iterator[str]:
+    if names_a_folder(text):
+        raise UsageError(
+            f"{text}: a folder, expected a text or a file with one text per line; `cloze embed "
+            "--passages 100` reads a folder's documents, and standard input takes any text"
+        )
     if not names_a_file(text):
         if FILE_NAME.fullmatch(text):
             raise UsageError(

@@ -28,7 +28,14 @@ from cloze.artifacts.progress import say
 from cloze.inference.predicted_rows import TableStyle, lines_of
 from cloze.model.tasks.files.json_rows import as_json
 from cloze.model.tasks.files.table_files import file_rows, read_table
-from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
+from cloze.model.tasks.files.task_table import (
+    TaskTable,
+    Wanted,
+    are_tags,
+    is_missing,
+    odd_spellings,
+    refuse_spelt_nan,
+)
 from cloze.named import model_directory
 from cloze.options import PLACE, Place, reading_artifacts
 
@@ -147,6 +154,7 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     for row, cell in enumerate(table.columns["text_a"]):
         if is_missing(cell):
             raise UsageError(f"{table.place(row)}: {text} is blank; fill it in, or remove the row")
+    refuse_spelt_nan(table)
     file = file_rows(str(path), wanted)
     if file.repeated is not None:
         which = f"named {file.repeated!r}" if file.repeated else "without a name"
@@ -157,6 +165,13 @@ def read_rows(path: Path, columns: Columns) -> Rows:
     # A table may lack the column of labels, or that of rounds: then no row has any.
     blank = [None] * len(table)
     labels = ["" if is_missing(one) else str(one) for one in table.columns.get("label", blank)]
+    if are_tags(table.texts("text_a"), labels):
+        raise UsageError(
+            f"{path}: {label} has a tag for each word of {text}; expected one label per row, as "
+            "words to tag are not chosen from"
+        )
+    for odd in odd_spellings(dict.fromkeys(filter(None, labels))):
+        say(f"label: {odd}")
     rounds = []
     for row, cell in enumerate(table.columns.get(ROUND, blank)):
         number = whole_number(cell)

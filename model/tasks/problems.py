@@ -24,7 +24,12 @@ from cloze.model.task_families import TASK_FAMILIES
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.files.judgments import GRADE, read_collection
 from cloze.model.tasks.files.table_files import read_table
-from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
+from cloze.model.tasks.files.task_table import (
+    TaskTable,
+    Wanted,
+    is_missing,
+    refuse_spelt_nan,
+)
 
 LoadedT = TypeVar("LoadedT")
 
@@ -128,7 +133,7 @@ def load_tables(
     for table in tables.values():
         _refuse_blanks(table, ("label",))
         if family.predicts != "number":
-            _refuse_spelt_nan(table, config.labels)
+            refuse_spelt_nan(table, config.labels)
     if config.weights:
         tables["train"] = without_rows(tables["train"], config.weights)
     if holds_out and "dev" not in tables and "test" not in tables:
@@ -215,16 +220,6 @@ def _refuse_blanks(table: TaskTable, names: Sequence[str]) -> None:
                 raise UsageError(
                     f"{table.place(row)}: {name} is blank; fill it in, or remove the row"
                 )
-
-
-def _refuse_spelt_nan(table: TaskTable, labels: Sequence[str]) -> None:
-    """Refuse what pandas writes for a missing label, unless it is a label by configuration."""
-    for row, value in enumerate(table.columns.get("label", [])):
-        if isinstance(value, str) and value.strip().lower() == "nan" and value not in labels:
-            raise UsageError(
-                f"{table.place(row)}: label is {value!r}, as pandas writes a missing value; fill "
-                "it in, or name it in labels = [...]"
-            )
 
 
 def read_split(config: TaskConfig, split: str, path: str) -> TaskTable:

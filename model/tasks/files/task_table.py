@@ -272,6 +272,16 @@ def odd_spellings(labels: Iterable[str]) -> Iterator[str]:
             yield f"{spelt} are {len(group)} labels; if they mean the same, spell them alike"
 
 
+def refuse_spelt_nan(table: TaskTable, labels: Sequence[str] = ()) -> None:
+    """Refuse what pandas writes for a missing label, unless it is a label by configuration."""
+    for row, value in enumerate(table.columns.get("label", [])):
+        if isinstance(value, str) and value.strip().lower() == "nan" and value not in labels:
+            raise UsageError(
+                f"{table.place(row)}: label is {value!r}, as pandas writes a missing value; fill "
+                "it in, or name it in labels = [...]"
+            )
+
+
 def are_tags(texts: Sequence[str], cells: Sequence[str]) -> bool:
     """Whether the cells that are filled have as many words as their texts: a tag for each."""
     both = zip(texts, cells, strict=True)

@@ -144,6 +144,9 @@ def test_what_cannot_be_chosen_from_is_refused(table: Path, tmp_path: Path) -> N
     (tmp_path / "blank.csv").write_text("text,label\na,x\n ,\n")
     with pytest.raises(UsageError, match=r"blank.csv:3: text is blank"):
         label(tmp_path / "blank.csv", output=tmp_path / "n.csv", initial="model")
+    (tmp_path / "nan.csv").write_text("text,label\na,x\nb,nan\n")
+    with pytest.raises(UsageError, match=r"nan.csv:3: label is 'nan', as pandas writes a missing"):
+        label(tmp_path / "nan.csv", output=tmp_path / "n.csv", initial="model")
     with pytest.raises(UsageError, match="no column 'body'.*; name the column of .* --text"):
         label(table, output=tmp_path / "n.csv", columns=Columns(text="body"), initial="m")
 
@@ -152,6 +155,9 @@ def test_tables_of_words_and_tags_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tags.jsonl").write_text('{"words": ["a"], "tags": ["O"]}\n')
     with pytest.raises(UsageError, match=r"only words, tags; .* words to tag are not chosen from"):
         label(tmp_path / "tags.jsonl", output=tmp_path / "n.csv", initial="m")
+    (tmp_path / "tags.csv").write_text("text,label\na b,B-X O\na,O\nb,\n")
+    with pytest.raises(UsageError, match="tags.csv: label has a tag for each word of text"):
+        label(tmp_path / "tags.csv", output=tmp_path / "n.csv", initial="m")
     (tmp_path / "tags.conll").write_text("a O\n")
     with pytest.raises(UsageError, match=r"which are for tagging; texts need another ending"):
         label(tmp_path / "tags.conll", output=tmp_path / "n.csv", initial="m")

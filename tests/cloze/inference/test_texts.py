@@ -111,6 +111,12 @@ def test_a_misspelt_file_is_not_taken_for_a_text(cloze: Cloze, model: str, name:
     assert f"{name}: no such file, and hardly a text" in done.stderr
 
 
+def test_a_folder_is_not_taken_for_a_text(cloze: Cloze, model: str) -> None:
+    done = cloze("embed", model, "texts")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "texts: a folder, expected a text or a file with one text per line" in done.stderr
+
+
 @pytest.mark.parametrize(
     "text", ["What is in notes.txt?", "and/or", "numpy.zeros", "3.5", "...", "U.S.", "a.b@c.org"]
 )
