@@ -53,6 +53,9 @@ from cloze.pipeline.runner.graph import Build, JobFailed, Step, WorkQueue, job_e
 PRISM_LOG, LOST = "PrismRunner", "SDK worker disconnected"
 """Beam's logger of Prism's lines, and what these say of a worker that is gone."""
 
+SHOWN_CHARACTERS = 300
+"""Of such a line."""
+
 LOST_SECONDS = 15.0
 """Prism usually ends the job at once."""
 
@@ -169,9 +172,18 @@ class LostWorker(logging.Handler):
         self.heard: float | None = None
         """When, by the monotonic clock."""
 
+    def __enter__(self) -> "LostWorker":
+        logging.getLogger(PRISM_LOG).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger(PRISM_LOG).removeHandler(self)
+
     def emit(self, record: logging.LogRecord) -> None:
-        """Note the time of the first such line."""
-        if self.heard is None and LOST in record.getMessage():
+        """Note the time of the first such line, and pass on all: Python shows what nobody hears."""
+        line = record.getMessage()
+        say(f"prism: {line.strip().partition(chr(10))[0][:SHOWN_CHARACTERS]}")
+        if self.heard is None and LOST in line:
             self.heard = time.monotonic()
 
 
@@ -247,10 +259,12 @@ class EngineJob:
 
     def until_finished(self, result: PipelineResult) -> str:
         """Wait for the job; returns its final state."""
+        with LostWorker() as lost:
+            return self._until_finished(result, lost)
+
+    def _until_finished(self, result: PipelineResult, lost: LostWorker) -> str:
         listener = threading.Thread(target=self._listen, args=(result,), daemon=True)
         listener.start()
-        lost = LostWorker()
-        logging.getLogger(PRISM_LOG).addHandler(lost)
         began = spoke = time.monotonic()
         seen: dict[str, float] = {}
         running = False

@@ -26,10 +26,12 @@ class EndlessJob:
 
 
 def test_a_job_that_prism_runs_without_its_worker_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engine_job, "LOST_SECONDS", 0.1)
     machine = PipelineMachine(runner="PrismRunner")
     job = EngineJob(machine, PipelineOptions([]), Progress("tokens", "MB", 1.0), str(tmp_path))
     with pytest.raises(JobFailed, match="goes on without a worker .SDK worker disconnected"):
         job.until_finished(EndlessJob())  # type: ignore[arg-type]
+    assert f"prism: {LINE}" in capsys.readouterr().err
+    assert not logging.getLogger("PrismRunner").handlers
