@@ -97,6 +97,10 @@ class RankedBy:
         ranking = given[0] if given else "hybrid"
         if self.index and ranking == "lexical":
             raise UsageError("--index --lexical: the graph is one of vectors; leave one out")
+        if self.weight != WEIGHT and ranking != "hybrid":
+            raise UsageError(
+                f"--weight --{ranking}: a weight is for vectors and words together; leave one out"
+            )
         if self.feedback and ranking != "hybrid":
             raise UsageError(
                 f"--feedback --{ranking}: likeness is by vectors and words, as hybrid ranking is; "

@@ -281,7 +281,7 @@ def _table(
         kind = "regression"
     if separator:
         kind = "multi_label_classification"
-    counts = {} if regression else dict(labels.most_common())
+    counts = {} if regression else dict(_as_trained(labels).most_common())
     settings: dict[str, str | bool | int | list[str]] = {}
     if separator:
         settings["label_separator"] = separator
@@ -295,6 +295,16 @@ def _table(
         notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
     notes += tuple(odd_spellings(counts)) + tuple(_doubts(values[label], label, ragged))
     return LabelledFiles(kind, paths, columns, counts, settings, notes, unlabelled=unlabelled)
+
+
+def _as_trained(labels: Counter[str]) -> Counter[str]:
+    """The labels as training spells whole numbers: 1.0 is 1."""
+    if not _are_numbers(labels):
+        return labels
+    found: Counter[str] = Counter()
+    for label, rows in labels.items():
+        found[label.strip().removesuffix(".0")] += rows
+    return found
 
 
 def _refuse_tags(values: dict[str, list[str]], label: str, path: str) -> None:

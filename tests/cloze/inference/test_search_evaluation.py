@@ -202,6 +202,10 @@ def test_half_of_the_questions_choose_a_weight_that_the_other_half_confirms(
     ("arguments", "message"),
     [
         (("a", "--vectors", "--lexical"), "--vectors --lexical: expected only one of these"),
+        (
+            ("a", "--vectors", "--weight", "0.3"),
+            "--weight --vectors: a weight is for vectors and words",
+        ),
         (("a", "--index", "--lexical"), "--index --lexical: the graph is one of vectors"),
         (("a", "--weight", "2"), "weight 2: expected a number from 0 to 1"),
         (("a", "--language", "klingon"), "language 'klingon': no stemmer for it"),

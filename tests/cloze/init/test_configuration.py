@@ -584,10 +584,17 @@ def test_a_tag_for_each_word_is_no_label_of_a_table(folder: Path, header: str) -
         labelled_files(find_files("table.csv"))
 
 
-def test_whole_numbers_that_pandas_wrote_as_decimals_are_classes(folder: Path) -> None:
-    (folder / "table.csv").write_text("text,label\n" + "some text,1.0\nother,0.0\n" * 9)
+def test_a_label_of_several_words_that_another_column_repeats_is_no_tag(folder: Path) -> None:
+    rows = "".join(f"some text {n},not spam,not spam\nmore of it,spam,spam\n" for n in range(9))
+    (folder / "table.csv").write_text("text,label,guess\n" + rows)
     found = labelled_files(find_files("table.csv"))
-    assert found and found.kind == "classification"
+    assert found and found.labels == {"not spam": 9, "spam": 9}
+
+
+def test_whole_numbers_that_pandas_wrote_as_decimals_are_classes(folder: Path) -> None:
+    (folder / "table.csv").write_text("text,label\n" + "some text,1.0\nother,0.0\nmore,0\n" * 9)
+    found = labelled_files(find_files("table.csv"))
+    assert found and (found.kind, found.labels) == ("classification", {"0": 18, "1": 9})
 
 
 def test_a_configuration_for_an_encoder_of_few_positions_fits_them(
