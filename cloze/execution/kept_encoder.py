@@ -137,11 +137,11 @@ def _reported(record: RunRecord, space: Workspace, kept: Artifact) -> RunRecord:
     place = space.store.directory(table.stage, table.key)
     table = table.model_copy(update={"output": place})
     write_stage_table(table, path)
-    report = _earlier(table) or make_report(table, [])
+    earlier = _earlier(table)
+    report = earlier or make_report(table, [])
     show_report(report, space, record.name)
-    entry = record.stages[table.stage].model_copy(
-        update={"key": table.key, "digest": report.digest}
-    )
+    made = {"key": table.key, "digest": report.digest, "state": "reused" if earlier else "made"}
+    entry = record.stages[table.stage].model_copy(update=made)
     return record.model_copy(update={"stages": {**record.stages, table.stage: entry}})
 
 

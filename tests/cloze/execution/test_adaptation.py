@@ -315,6 +315,7 @@ def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
     truncated = [one for one in done.stderr.splitlines() if one.endswith("were truncated")]
     assert len(truncated) == len(set(truncated))
     record = json.loads((begun / "runs" / "texts" / "run.json").read_text())
+    assert {stage["state"] for stage in record["stages"].values()} == {"made"}
     (report,) = (begun / "runs" / "artifacts" / "report").glob(record["stages"]["report"]["key"])
     assert json.loads((report / "manifest.json").read_text())["inputs"].keys() >= {"adapted"}
     found = cloze("search", "texts", "texts", "the list of names", "--json")
@@ -328,6 +329,7 @@ def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
     again = cloze("adapt", "encoder", "texts", "--steps", "2", "--without-prefect", *SMALL)
     assert "of the change: ndcg@10" not in again.stderr  # nothing is chosen twice
     assert line in again.stdout
+    assert "0 stages made" in again.stdout
     assert cloze("export", "texts", "vectors", "--task", "retrieval").returncode == 0
     assert (begun / "vectors" / "modules.json").exists()
     limits = json.loads((begun / "vectors" / "sentence_bert_config.json").read_text())
@@ -385,7 +387,7 @@ def test_questions_decide_what_is_kept_where_there_are_some(cloze: Cloze, begun:
     (kept,) = (line for line in done.stdout.splitlines() if line.startswith("  kept  "))
     assert "questions" in kept
     of_pairs = cloze(*command)
-    assert "finetune: reused" in of_pairs.stderr
+    assert "2 stages made, 3 reused" in of_pairs.stdout  # the decision, and the report of it
     assert "made-up queries (test)" in of_pairs.stdout
 
 
