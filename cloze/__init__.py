@@ -182,7 +182,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     rerank: str | Path = "",
     depth: int = 50,
     rerank_weight: float | int = 0.25,
-    feedback: float | int = 0,
+    feedback: float | int | None = None,
 ) -> "Search":
     """The passages of a folder, loaded once and ready to be asked, `.ask("…")`.
 
@@ -192,7 +192,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
     stemmer and stopwords, `graph` for millions of passages. The model `rerank`, a run with a task
     `reranking` or a cross-encoder, adds `rerank_weight` of its score to the first `depth`,
-    and `feedback` is the weight of their likeness to the first of all:
+    and `feedback` is the weight of their likeness to the first of all, by default 0.3 with it:
     `cloze.inference.searcher.How`.
     """
     with _importing():

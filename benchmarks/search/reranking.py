@@ -41,7 +41,7 @@ from cloze.flows.report.collect import recorded_seconds
 from cloze.flows.workspace import Workspace, run_artifact, writable_workspace
 from cloze.inference.search_evaluation import FEEDBACK_WEIGHTS, RERANKER_WEIGHTS, Weights
 from cloze.inference.searcher import RERANKED, How, ReadPassages, Search
-from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WITHIN
+from cloze.model.retrieval.fusion import FEEDBACK_WEIGHT, RERANKER_WEIGHT, WITHIN
 from cloze.model.retrieval.passage_index import PASSAGES, read_passages
 from cloze.model.retrieval.questions import find_gold, read_questions
 from cloze.model.retrieval.ranking_metrics import HEADLINE, Floats, Relevant, by_metric, interval
@@ -200,7 +200,7 @@ def figures(first: First, *, chosen: float) -> dict[str, object]:
     before_Q = first.ndcg(first.found_QD)
     added = {
         weight: interval(first.reranked(weight) - before_Q)._asdict()
-        for weight in sorted({*RERANKER_WEIGHTS, RERANKER_WEIGHT, chosen})
+        for weight in sorted({*RERANKER_WEIGHTS, chosen})
     }
     every = {
         (read, like): first.reranked(read, like)
@@ -222,7 +222,11 @@ def figures(first: First, *, chosen: float) -> dict[str, object]:
         # the most that could be reached, by a reranker of those read and of all
         "best_order": float(first.ideal(first.is_read_QD).mean()),
         "best_order_of_all": float(first.ideal(first.found_QD > -np.inf).mean()),
-        "default": {"weight": RERANKER_WEIGHT, **added[RERANKER_WEIGHT]},
+        "default": {
+            "weight": RERANKER_WEIGHT,
+            "feedback": FEEDBACK_WEIGHT,
+            **interval(first.reranked(RERANKER_WEIGHT, FEEDBACK_WEIGHT) - before_Q)._asdict(),
+        },
         "chosen": {"weight": chosen, **added[chosen]},
         "by_weight": {f"{weight:g}": one for weight, one in added.items()},
         **fed,

@@ -25,7 +25,7 @@ from cloze.inference.collection import AUTOMATIC
 from cloze.inference.input_texts import ModelName, Text, texts_or_lines
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import RERANKED, WORDS, FoundPassage, How, Search
-from cloze.model.retrieval.fusion import FEEDBACK_WEIGHT, RERANKER_WEIGHT, WEIGHT, Ranking
+from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WEIGHT, Ranking
 from cloze.model.retrieval.questions import read_questions
 from cloze.options import PLACE, Place, reading_artifacts
 
@@ -83,9 +83,10 @@ class RankedBy:
     """Share of its score that is added to the one by which a passage was found; --evaluate tries
     others."""
 
-    feedback: float = FEEDBACK_WEIGHT
+    feedback: float | None = None
     """Weight of likeness to the passage that comes first, by which the others of the first --depth
-    move up: for questions that many passages answer. --evaluate tries weights."""
+    move up: for questions that many passages answer. By default 0.3 with --rerank, else 0;
+    --evaluate tries others."""
 
     def how(self, cut: Cut) -> How:
         """The same for the searcher."""

@@ -240,7 +240,7 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
                 ranked_C = read.ranked(*weights).over(hybrid_C)
                 ordered.setdefault(weights, []).append(_relevant(ranked_C, gold, number))
         if how.reorders:
-            of_question[RERANKED] = ordered[how.rerank_weight, how.feedback][-1]
+            of_question[RERANKED] = ordered[how.rerank_weight, how.feedback_weight][-1]
         for name, found in of_question.items():
             ranks.setdefault(name, []).append(found)
         if HYBRID in of_question:
@@ -260,7 +260,9 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
     }
     hybrid_Q = headline.get(HYBRID, np.empty(0))
     given_Q = headline.get(RERANKED, hybrid_Q)
-    by_read = {read: found for (read, like), found in ordered.items() if like == how.feedback}
+    by_read = {
+        read: found for (read, like), found in ordered.items() if like == how.feedback_weight
+    }
     by_like = {like: found for (read, like), found in ordered.items() if read == how.rerank_weight}
     for line in gold.remarks:
         say(f"evaluate: {line}")
@@ -276,8 +278,8 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
         choice=_choice(weighted, hybrid_Q, how.weight),
         reranker_weight=how.rerank_weight,
         reranker_choice=_choice(by_read, given_Q, how.rerank_weight) if how.rerank else None,
-        feedback=how.feedback,
-        feedback_choice=_choice(by_like, given_Q, how.feedback),
+        feedback=how.feedback_weight,
+        feedback_choice=_choice(by_like, given_Q, how.feedback_weight),
         failures=tuple(failures),
         remarks=gold.remarks,
     )
@@ -285,8 +287,8 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
 
 def _weights_to_try(how: How) -> list[Weights]:
     """Those of a reranker's score and of feedback: either one varied, and last both as given."""
-    given = (how.rerank_weight, how.feedback)
-    tried = [(read, how.feedback) for read in RERANKER_WEIGHTS if how.rerank]
+    given = (how.rerank_weight, how.feedback_weight)
+    tried = [(read, how.feedback_weight) for read in RERANKER_WEIGHTS if how.rerank]
     tried += [(how.rerank_weight, like) for like in FEEDBACK_WEIGHTS]
     return [*dict.fromkeys(one for one in tried if one != given), given]
 

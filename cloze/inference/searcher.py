@@ -98,13 +98,20 @@ class How:
     """How many are the first."""
     rerank_weight: float = RERANKER_WEIGHT
     """Of the reranker's score, added to the one by which a passage was found."""
-    feedback: float = FEEDBACK_WEIGHT
-    """Of the likeness of the first `depth` to the one that comes first, added to that sum."""
+    feedback: float | None = None
+    """Of the likeness of the first `depth` to the one that comes first, added to that sum; None:
+    `FEEDBACK_WEIGHT` with a reranker, else 0."""
+
+    @property
+    def feedback_weight(self) -> float:
+        """That of likeness, as it applies."""
+        usual = FEEDBACK_WEIGHT if self.rerank else 0.0
+        return usual if self.feedback is None else self.feedback
 
     @property
     def reorders(self) -> bool:
         """Whether the first `depth` are ordered anew."""
-        return bool(self.rerank or self.feedback)
+        return bool(self.rerank or self.feedback_weight)
 
     def __post_init__(self) -> None:
         if self.rerank and self.ranking != "hybrid":
@@ -112,7 +119,7 @@ class How:
                 f"rerank with ranking {self.ranking}: a reranker orders the passages that vectors "
                 "and words have found together; leave one of the two out"
             )
-        if not 0 <= self.feedback < math.inf:
+        if not 0 <= self.feedback_weight < math.inf:
             raise UsageError(f"feedback {self.feedback:g}: expected 0 or more")
         if self.feedback and self.ranking != "hybrid":
             raise UsageError(
@@ -292,7 +299,7 @@ class Search:
     def ranked(self, scores: PassageScores, count: int) -> Ranked:
         """The first `count` passages; if the first `depth` are ordered anew, all of these."""
         if self.how.reorders:
-            return self.read(scores).ranked(self.how.rerank_weight, self.how.feedback)
+            return self.read(scores).ranked(self.how.rerank_weight, self.how.feedback_weight)
         ranked_C = scores.ranked(self.how.weight)
         places_D = best_rows(ranked_C, count)
         return Ranked(places_D, ranked_C[places_D])

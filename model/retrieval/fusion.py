@@ -24,10 +24,10 @@ RERANKER_WEIGHT = 0.25
 """Of a reranker's score beside that of the hybrid ranking: where one helps it gains nearly as much
 as with twice this weight, and where it does harm a third (benchmarks/results/reranking.json)."""
 
-FEEDBACK_WEIGHT = 0.0
-"""Of likeness to the passage that comes first. Where many passages are right, as in judged
-collections of abstracts, it is worth points; where one is, it can only do harm: so nothing is added
-until questions have chosen a weight (benchmarks/results/reranking.json)."""
+FEEDBACK_WEIGHT = 0.3
+"""Of likeness to the passage that comes first, beside a reranker; without one nothing is added.
+Where many passages are right it gains one or two points, and where one is it costs a fourth of one
+(benchmarks/results/reranking.json)."""
 
 WITHIN = 3.0
 """Standard deviations behind the first passage up to which others are read by a reranker: of 1,500

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import cloze as api
-from cloze.inference.searcher import ReadPassages, Search
-from tests.cloze.tiny_model import write_model
+from cloze.inference.searcher import How, ReadPassages, Search
+from tests.cloze.tiny_model import write_cross_encoder, write_model
 
 Cloze = Callable[..., Any]
 
@@ -73,6 +73,19 @@ def test_likeness_is_the_hybrid_score_of_the_first_passage_as_a_question(topics:
     assert order[0] == 0
 
 
+def test_feedback_is_the_default_beside_a_reranker_only(topics: Path) -> None:
+    write_cross_encoder(topics / "cross")
+    assert How().feedback_weight == 0
+    assert How(rerank="cross").feedback_weight == 0.3
+    assert How(rerank="cross", feedback=0).feedback_weight == 0
+    usual, given, none = (
+        found_files(api.search("encoder", "texts", rerank="cross", feedback=weight), "asked7", 50)
+        for weight in (None, 0.3, 0)
+    )
+    assert usual == given
+    assert usual != none
+
+
 def test_half_of_the_questions_choose_feedback_and_the_others_confirm_it(
     cloze: Cloze, topics: Path
 ) -> None:
@@ -120,3 +133,12 @@ def test_feedback_follows_what_a_reranker_puts_first() -> None:
     assert both.places_D.tolist() == [80, 90, 70]  # as 90 is like 80
     # the first one has the likeness of the most alike, not that to itself
     assert both.scores_D.tolist() == [10, 4, 3]
+
+
+def test_a_graph_gives_the_same_feedback_as_a_whole_collection(topics: Path) -> None:
+    pytest.importorskip("usearch")
+    exact, graph = (
+        api.search("encoder", "texts", weight=0, feedback=1, graph=graph).ask("asked7", top_k=9)
+        for graph in (False, True)
+    )
+    assert [one.text for one in exact] == [one.text for one in graph]

@@ -19,6 +19,9 @@ from tests.cloze.tiny_model import MODERN, TOKENIZER, write_cross_encoder, write
 
 Cloze = Callable[..., Any]
 
+ALONE = ("--feedback", "0")
+"""Of the scores below only those of the reranker are to count."""
+
 TEXTS = ("The list.", "Names a b.", "The the b.", "Of names.", "A list of names.", "B b a.")
 
 
@@ -54,7 +57,8 @@ def test_the_first_passages_are_ordered_by_the_reranker_and_each_says_so(
     scores = np.array([one["score"] for one in plain["passages"]][:4]) + 0.25 * read
     order = np.argsort(-scores).tolist()
     assert order != [0, 1, 2, 3]
-    (found,) = answer(cloze, "a list", "--rerank", "cross", "--depth", "4", "--top-k", "3")
+    asked = ("a list", "--rerank", "cross", "--depth", "4", *ALONE)
+    (found,) = answer(cloze, *asked, "--top-k", "3")
     passages = found["passages"]
     assert [one["text"] for one in passages] == [first[place] for place in order[:3]]
     assert [one["reranked_from"] for one in passages] == [place + 1 for place in order[:3]]
@@ -64,12 +68,12 @@ def test_the_first_passages_are_ordered_by_the_reranker_and_each_says_so(
     assert shown.returncode == 2  # five passages are shown by default
     shown = cloze("search", "encoder", "texts", "a list", "--rerank", "cross", "--top-k", "2")
     assert "; reranked from " in shown.stdout
-    asked = api.search("encoder", "texts", rerank="cross", depth=4).ask("a list", top_k=3)
-    assert [one._asdict() for one in asked] == passages
+    search = api.search("encoder", "texts", rerank="cross", depth=4, feedback=0)
+    assert [one._asdict() for one in search.ask("a list", top_k=3)] == passages
 
 
 def test_the_weight_of_the_reranker_is_an_option(cloze: Cloze, searched: Path) -> None:
-    asked = ("a list", "--rerank", "cross", "--depth", "4", "--top-k", "4")
+    asked = ("a list", "--rerank", "cross", "--depth", "4", "--top-k", "4", *ALONE)
     plain, none, much = (
         answer(cloze, *arguments)[0]["passages"]
         for arguments in (
@@ -82,7 +86,8 @@ def test_the_weight_of_the_reranker_is_an_option(cloze: Cloze, searched: Path) -
     # so much that the reranker's order is all that counts
     read = load_reranker(searched / "cross").scores("a list", [one["text"] for one in plain])
     assert [one["reranked_from"] for one in much] == (np.argsort(-read) + 1).tolist()
-    found = api.search("encoder", "texts", rerank="cross", depth=4, rerank_weight=0)
+    options: dict[str, Any] = {"rerank": "cross", "depth": 4, "rerank_weight": 0, "feedback": 0}
+    found = api.search("encoder", "texts", **options)
     assert [one.text for one in found.ask("a list", top_k=4)] == [one["text"] for one in plain]
 
 
@@ -101,7 +106,8 @@ def test_what_is_found_far_behind_the_first_is_not_read_and_stays_behind(
         return np.arange(len(texts), dtype=np.float32) * 100  # the last one is the best
 
     monkeypatch.setattr(Reranker, "scores", scores)
-    found = api.search("encoder", "texts", rerank="cross").ask("a list of names", top_k=50)
+    search = api.search("encoder", "texts", rerank="cross", feedback=0)
+    found = search.ask("a list of names", top_k=50)
     assert read == near
     assert [one.text for one in found][: len(near)] == near[::-1]
     assert [one.reranked_from for one in found][len(near) :] == [*range(len(near) + 1, 51)]
@@ -120,7 +126,7 @@ def test_half_of_the_questions_choose_a_weight_of_the_reranker_and_the_others_ju
         for one, text in zip(questions, best, strict=True)
     ]
     (searched / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ("--evaluate", "questions.jsonl", "--rerank", "cross", "--depth", "6")
+    asked = ("--evaluate", "questions.jsonl", "--rerank", "cross", "--depth", "6", *ALONE)
     found = answer(cloze, *asked, "--rerank-weight", "0")
     assert found["reranked_minus"]["hybrid"]["mean"] == 0
     chosen = found["chosen_rerank_weight"]
