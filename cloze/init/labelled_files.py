@@ -103,7 +103,8 @@ class LabelledFiles:
         counts = ", ".join(f"{label} {count:,}" for label, count in self.labels.items())
         columns = ", ".join(f"{ours} = {theirs}" for ours, theirs in self.columns.items())
         of = f" of the first {self.first_rows:,} rows" if self.first_rows else ""
-        return f"{self.kind}, {columns or 'words and tags'}, labels{of}: {counts}"
+        labels = f", labels{of}: {counts}" if counts else ""  # none of a regression
+        return f"{self.kind}, {columns or 'words and tags'}{labels}"
 
 
 def labelled_files(files: list[InputFile], *, trains: bool = False) -> LabelledFiles | None:
