@@ -8,7 +8,8 @@ Out: a NumPy file of float32, [texts, width]; without --output, one JSON array p
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import tee
 from pathlib import Path
@@ -113,9 +114,12 @@ def embed(
     vectors = metered(found, verb="embed", unit=unit) if passages or not texts else found
     width = loaded.vector_width(pooling=form.pooling, layers=chosen)
     if output is not None:
-        if passages:
-            vectors = _beside(placed, vectors, output.with_suffix(".jsonl"))
-        count = passage_index.write_vectors(output, vectors, width=width)
+        with ExitStack() as files:
+            if passages:
+                both = _beside(placed, vectors, output.with_suffix(".jsonl"))
+                # Else a full disk would be met again where nobody hears of it.
+                vectors = files.enter_context(closing(both))
+            count = passage_index.write_vectors(output, vectors, width=width)
         text = f"{output}: {count} vectors of {width} float32"
         return Answer({"shape": [count, width], "file": str(output)}, text, place.json)
     rows: Iterator[object] = (vector.tolist() for vector in vectors)
@@ -140,7 +144,9 @@ def _passages_of(paths: tuple[str, ...], *, words: int, space: Workspace) -> Ite
             say(f"embed: {line}")
 
 
-def _beside(placed: Iterable[Passage], vectors: Iterable[Vectors], path: Path) -> Iterator[Vectors]:
+def _beside(
+    placed: Iterable[Passage], vectors: Iterable[Vectors], path: Path
+) -> Generator[Vectors]:
     """Pass on the vectors and write their passages to `path`, which appears once complete."""
     with (
         filesystem.partial_file(str(path)) as temporary,

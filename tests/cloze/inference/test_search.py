@@ -1,6 +1,9 @@
 """`cloze search`: passages of a folder, with vectors that are computed once."""
 
+import errno
+import gc
 import gzip
+import io
 import itertools
 import json
 import os
@@ -11,7 +14,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cloze as api
+from cloze.artifacts.errors import DiskFull
 from cloze.inference import input_texts
 from cloze.inference.placed_passages import placed_passages
 from cloze.model.retrieval import passage_index
@@ -561,6 +565,29 @@ def test_a_full_disk_is_named_by_search_and_embed(
         assert named in line
         assert "vectors" not in done.stdout
     assert not [*searched.rglob("scratch*"), *searched.rglob("*.partial"), *searched.glob("v.*")]
+
+
+def test_a_disk_full_of_vectors_and_passages_is_one_line(
+    cloze: Cloze, searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        """Passages wait in a buffer, and meet the full disk again when it is closed."""
+
+        def close(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(path: Path, vectors: Iterator[Any], *, width: int) -> int:
+        next(vectors)
+        raise DiskFull(f"{path}: no room to write")
+
+    monkeypatch.setattr("cloze.inference.vectors.open", lambda *_, **__: Full(), raising=False)
+    monkeypatch.setattr(passage_index, "write_vectors", full)
+    unheard: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
+    done = cloze("embed", "encoder", "texts", "--passages", "4", "--output", "v.npy")
+    gc.collect()  # what nobody has closed is closed now
+    assert (done.returncode, done.stderr.count("no room to write")) == (1, 1)
+    assert not unheard
 
 
 def test_a_compressed_log_is_read_in_bounded_memory(tmp_path: Path) -> None:
