@@ -176,6 +176,9 @@ def _records(paths: dict[str, str], *, trains: bool) -> LabelledFiles | None:
     columns = {name: [_as_cell(row.get(name)) for row in read] for name in names}
     # without objects, and lists of them
     flat = {name: [*map(str, cells)] for name, cells in columns.items() if None not in cells}
+    for name in names:
+        if name.lower() in ALWAYS_LABELS and name not in flat:
+            say(f"init: {paths['train']}: not taken for a task's rows: {name} holds objects")
     found = _table([[*flat], *map(list, zip(*flat.values(), strict=True))], paths, trains=trains)
     label = found.columns.get("label", "") if found else ""
     if found is None or label.lower() not in ALWAYS_LABELS:

@@ -546,7 +546,11 @@ RATED = [{"text": f"some text {n}", "label": ["good", "bad"][n % 2], "n": n} for
     ],
 )
 def test_objects_with_a_label_become_a_task_and_others_remain_documents(
-    folder: Path, name: str, rows: list[dict[str, Any]], kind: str
+    folder: Path,
+    name: str,
+    rows: list[dict[str, Any]],
+    kind: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if name.endswith("parquet"):
         pa.parquet.write_table(pa.Table.from_pylist(rows), name)
@@ -555,6 +559,7 @@ def test_objects_with_a_label_become_a_task_and_others_remain_documents(
         (folder / name).write_text(json.dumps(rows) if name.endswith("json") else lines)
     found = labelled_files(find_files(name), trains=True)
     assert (found.kind if found else "").startswith(kind) and bool(kind) == bool(found)
+    assert ("label holds objects" in capsys.readouterr().err) == (name == "nested.jsonl")
     if found:
         assert found.columns == {"text_a": "text", "label": "label"}
         assert found.rows == 20
