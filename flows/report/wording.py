@@ -47,6 +47,7 @@ from cloze.flows.report.units import (
     short,
     size,
 )
+from cloze.model.task_families import TASK_FAMILIES
 
 SYSTEMS = {
     "random": "random initialisation",
@@ -203,7 +204,12 @@ def finding(summary: Summary, task: TaskScore) -> Finding | None:
 
 def kept_for(summary: Summary, task: TaskScore) -> KeptEncoder | None:
     """What `cloze adapt` decided, if this is the task that trained the encoder."""
-    return summary.kept if task.kind == "retrieval" else None
+    return summary.kept if is_search(task) else None
+
+
+def is_search(task: TaskScore) -> bool:
+    """Whether it trains the encoder's own vectors, with which `cloze search` ranks."""
+    return TASK_FAMILIES[task.kind].compares_vectors
 
 
 def kept_words(kept: KeptEncoder) -> str:
