@@ -78,7 +78,7 @@ def plot(points: list[Figures], path: Path) -> None:
             axes.axhline(PUBLISHED[label][name], color="0.5", linestyle=style, label=label)
         axes.set_xscale("log")
         # Less than a decade has no round powers: the points themselves are marked.
-        axes.set_xticks(tokens, [f"{count:.0f}" for count in tokens])
+        axes.set_xticks(tokens, [f"{count:.0f}" for count in tokens], rotation=45)
         axes.minorticks_off()
         axes.set_title(f"{name}, {MOST_ROWS // 1000}k rows" if name == "SST-2" else name)
         axes.set_xlabel("million tokens")
