@@ -21,6 +21,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.digests import cached_digest_of_file
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.manifest import MANIFEST_NAME, FileEntry, Manifest, parse_manifest
+from cloze.artifacts.progress import say
 from cloze.artifacts.stage import StageTable, read_stage_table
 from cloze.artifacts.store import FINISHED, WORK, Artifact, Store, copies_directory
 from cloze.flows.workspace import Workspace, find_record, list_runs
@@ -88,6 +89,18 @@ def remove_damage(directory: str, found: Found) -> None:
     # An unreadable manifest does not say which files are intact: none is kept.
     if not found.damaged:
         filesystem.remove(directory)
+
+
+def intact(table: StageTable, *, said_by: str) -> Artifact | None:
+    """The artifact of `table`, verified; what is damaged of it is removed, to be made again.
+
+    `said_by`: the command that says so.
+    """
+    found = look_up(table)
+    if found.damage:
+        say(f"{said_by}: {found.damage}; making it again")
+        remove_damage(table.output, found)
+    return found.artifact
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from cloze.artifacts.stage import InputRef, StageTable, read_stage_table, write_
 from cloze.artifacts.store import Artifact, commit, put_bytes
 from cloze.flows.config import ReportStage
 from cloze.flows.external_inputs import digest_of_files, digest_of_model
-from cloze.flows.inventory import look_up, remove_damage
+from cloze.flows.inventory import intact
 from cloze.flows.report.__main__ import make_report
 from cloze.flows.report.summary import KeptEncoder
 from cloze.flows.workspace import (
@@ -98,7 +98,7 @@ def keep_if_better(
         output="",
     )
     table = table.model_copy(update={"output": space.store.directory(ADAPTED, table.key)})
-    earlier, began = _earlier(table), time.monotonic()
+    earlier, began = intact(table, said_by="adapt"), time.monotonic()
     artifact = earlier or _chosen(
         table,
         initial,
@@ -119,15 +119,6 @@ def keep_if_better(
     return artifact
 
 
-def _earlier(table: StageTable) -> Artifact | None:
-    """The artifact of an earlier command; a damaged one is removed."""
-    found = look_up(table)
-    if found.damage:
-        say(f"adapt: {found.damage}; making it again")
-        remove_damage(table.output, found)
-    return found.artifact
-
-
 def _reported(record: RunRecord, space: Workspace, kept: Artifact) -> RunRecord:
     """The record with a report that says what was kept, instead of the one made before."""
     path = space.local / record.name / "stages" / f"{ReportStage.stage}.json"
@@ -137,7 +128,7 @@ def _reported(record: RunRecord, space: Workspace, kept: Artifact) -> RunRecord:
     place = space.store.directory(table.stage, table.key)
     table = table.model_copy(update={"output": place})
     write_stage_table(table, path)
-    earlier = _earlier(table)
+    earlier = intact(table, said_by="adapt")
     report = earlier or make_report(table, [])
     show_report(report, space, record.name)
     made = {"key": table.key, "digest": report.digest, "state": "reused" if earlier else "made"}

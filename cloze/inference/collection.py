@@ -25,7 +25,7 @@ from cloze.artifacts.progress import say
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.artifacts.store import Artifact, commit, put_local_file, scratch_directory
 from cloze.flows.external_inputs import digest_of_model, digests_of_files
-from cloze.flows.inventory import look_up, remove_damage
+from cloze.flows.inventory import intact
 from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace
 from cloze.inference.input_texts import metered
@@ -97,7 +97,7 @@ def index_folder(
         config={"source": form, "passage_words": words, "overlap": overlap},
         inputs={"model": model_digest, "documents": documents()},
     )
-    artifact, output = _intact(table), table.output
+    artifact, output = intact(table, said_by="search"), table.output
     if artifact:
         # The first line counts the documents read, of which there are none now.
         for line in [*artifact.manifest.execution.get("account", [])[1:], *left_out_of(seen)]:
@@ -197,7 +197,7 @@ def index_words(index: Artifact, *, language: str, space: Workspace) -> LexicalI
         config={name: version(name) for name in ("bm25s", "PyStemmer")} | {"language": language},
         inputs={"passages": InputRef(digest=digest)},
     )
-    artifact, output = _intact(table), table.output
+    artifact, output = intact(table, said_by="search"), table.output
     if not artifact:
         with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
             texts = metered(passage_index.indexed_texts(passages), verb="words", unit="passages")
@@ -224,7 +224,7 @@ def compact_vectors_of(index: Artifact, space: Workspace) -> CompactVectors:
         config={},
         inputs={"vectors": InputRef(digest=index.digest)},
     )
-    artifact, output = _intact(table), table.output
+    artifact, output = intact(table, said_by="search"), table.output
     if not artifact:
         with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
             vectors = index.path(passage_index.VECTORS)
@@ -244,7 +244,7 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
         config={"usearch": version("usearch"), **passage_index.GRAPH_SETTINGS},
         inputs={"vectors": InputRef(digest=index.digest)},
     )
-    artifact, output = _intact(table), table.output
+    artifact, output = intact(table, said_by="search"), table.output
     vectors = index.path(passage_index.VECTORS)
     if not artifact:
         with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
@@ -293,12 +293,3 @@ def _source_of(index: Artifact) -> dict[str, str]:
 def _put(scratch: str, output: str, names: Iterable[str], *, rows: int) -> list[FileEntry]:
     """Upload files of the scratch directory, each with `rows` rows, as those of the artifact."""
     return [put_local_file(output, f"{scratch}/{name}", name=name, rows=rows) for name in names]
-
-
-def _intact(table: StageTable) -> Artifact | None:
-    """The artifact of `table`, verified; what is damaged of it is removed, to be made again."""
-    found = look_up(table)
-    if found.damage:
-        say(f"search: {found.damage}; making it again")
-        remove_damage(table.output, found)
-    return found.artifact
