@@ -26,7 +26,7 @@ from cloze.execution.written_configuration import is_written_by
 from cloze.flows.config import RunConfig
 from cloze.flows.workspace import RunRecord, run_artifact
 from cloze.inference.input_texts import ModelName
-from cloze.init.configuration import Name, comment, run_name, sources_table
+from cloze.init.configuration import Name, comment, run_name, sources_tables
 from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import look
 from cloze.model.config import EncoderConfig
@@ -44,8 +44,7 @@ CONFIGURATION = """\
 kind = "neighbours"
 train_pairs = {pairs}
 
-{sources}
-[distill]
+{sources}[distill]
 {distill}"""
 
 
@@ -161,7 +160,7 @@ def _configuration(asked: Distillation, target: Target) -> Path:
         tables = CONFIGURATION.format(
             # Each pair has two passages.
             pairs=student.passages // 2,
-            sources=sources_table(found, "pairs"),
+            sources=sources_tables(found, "pairs"),
             distill=tomli_w.dumps(settings),
         )
     text = f"{first_line}\n{tomli_w.dumps({'name': asked.name})}\n{tables}"

@@ -29,7 +29,7 @@ from cloze.flows.inventory import intact
 from cloze.flows.report.units import plural
 from cloze.flows.workspace import Workspace
 from cloze.inference.input_texts import metered
-from cloze.inference.placed_passages import left_out_of, placed_passages, said_of, source_of
+from cloze.inference.placed_passages import kinds_and_rest, placed_passages, said_of, sources_of
 from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import look, stemmer
 from cloze.model.hugging_face.sentence_modules import DOCUMENT
@@ -81,33 +81,33 @@ def index_folder(
     """The passages of a folder with their vectors: an existing artifact, or a new one."""
     folder, words, overlap = searched.documents, searched.words, searched.overlap
     seen = look(folder, left_out(folder, space, *searched.others))
-    source = source_of(seen)
+    sources = sources_of(seen)
 
     def documents() -> InputRef:
         """The digest of all contents with their names, which an index shows."""
-        found = digests_of_files(source.path, place="folder", exclude=source.exclude)
+        found = [digests_of_files(one.path, place="folder", exclude=one.exclude) for one in sources]
         return InputRef(digest=digest_of(found))
 
     # Not where the files are; what they contain is in the inputs.
-    form = source.model_dump(mode="json", exclude={"path", "exclude"})
+    forms = [one.model_dump(mode="json", exclude={"path", "exclude"}) for one in sources]
     model_digest = InputRef(digest=digest_of_model(directory, place="model"))
     table = _table(
         space,
         (STAGE, FORMAT_VERSION),
-        config={"source": form, "passage_words": words, "overlap": overlap},
+        config={"sources": forms, "passage_words": words, "overlap": overlap},
         inputs={"model": model_digest, "documents": documents()},
     )
     artifact, output = intact(table, said_by="search"), table.output
     if artifact:
         # The first line counts the documents read, of which there are none now.
-        for line in [*artifact.manifest.execution.get("account", [])[1:], *left_out_of(seen)]:
+        for line in [*artifact.manifest.execution.get("account", [])[1:], *kinds_and_rest(seen)]:
             say(f"search: {line}")
         return artifact
     account = Account()
     with scratch_directory(output) as scratch, filesystem.naming_full_disk(output):
         count = passage_index.write_passage_index(
             Path(scratch),
-            placed_passages(source, words=words, overlap=overlap, account=account),
+            placed_passages(sources, words=words, overlap=overlap, account=account),
             partial(_vectors, model, known=_earlier_vectors(space, table)),
             width=model.vector_width(),
         )

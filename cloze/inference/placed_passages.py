@@ -9,7 +9,7 @@ few pages of it are in memory, and each passage is looked for in the pages after
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import groupby
 
@@ -17,7 +17,7 @@ from cloze.artifacts.errors import ClozeError
 from cloze.artifacts.filesystem import located
 from cloze.artifacts.tokenizer import well_formed
 from cloze.init.corpus_files import LEFT_OUT
-from cloze.init.corpus_samples import Look
+from cloze.init.corpus_samples import Look, LookAtSource
 from cloze.model.retrieval.passage_index import Passage
 from cloze.pipeline.config.settings import CleaningConfig, CorpusConfig, SourceConfig
 from cloze.pipeline.readers.compression import stream
@@ -37,8 +37,12 @@ WINDOWS = (1 << 14, 1 << 18)
 """Bytes after the previous passage in which the next one is looked for, the likely ones first."""
 
 
-def source_of(seen: Look) -> SourceConfig:
-    """The source that reads the documents."""
+def sources_of(seen: Look) -> tuple[SourceConfig, ...]:
+    """The sources that read the documents, one for each kind."""
+    return tuple(map(_source_of, seen.sources))
+
+
+def _source_of(seen: LookAtSource) -> SourceConfig:
     source = {**seen.source, "path": located(seen.path)}
     if seen.reader == "blank_line_text":
         # blocks between blank lines may be single lines of dialogue; a passage spans several
@@ -48,25 +52,26 @@ def source_of(seen: Look) -> SourceConfig:
 
 def said_of(account: Account, seen: Look) -> list[str]:
     """What was read of a folder, and what was left out, and why."""
-    return [*account.lines(), *left_out_of(seen)]
+    return [*account.lines(), *kinds_and_rest(seen)]
 
 
-def left_out_of(seen: Look) -> list[str]:
-    """The files of a folder that are not read, each with the reason."""
-    return [odd for odd in seen.odd if odd.endswith(LEFT_OUT)]
+def kinds_and_rest(seen: Look) -> list[str]:
+    """How a folder's files are read if there are several kinds; those not read, and why."""
+    kinds = [seen.why] if len(seen.sources) > 1 else []
+    return [*kinds, *(odd for odd in seen.odd if odd.endswith(LEFT_OUT))]
 
 
 def placed_passages(
-    source: SourceConfig, *, words: int, account: Account, overlap: int = 0
+    sources: Iterable[SourceConfig], *, words: int, account: Account, overlap: int = 0
 ) -> Iterator[Passage]:
     """Each passage of up to about `words` words, with its line.
 
     Before them come up to `overlap` words of the passage before.
     """
-    corpus = CorpusConfig(sources=(source,), on_bad_file="skip")
-    reader = reader_named(source.reader)
+    corpus = CorpusConfig(sources=tuple(sources), on_bad_file="skip")
     documents = read_documents(corpus, CleaningConfig(), account)
-    for file, of_file in groupby(documents, lambda document: document.file):
+    for (file, number), of_file in groupby(documents, lambda one: (one.file, one.source)):
+        reader = reader_named(corpus.sources[number].reader)
         places = _Places(file, reader, overlapping=overlap > 0)
         titles = _Titles(file) if reader.is_json else None
         for document in of_file:

@@ -23,7 +23,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
 from cloze.flows.workspace import Workspace
 from cloze.inference.input_texts import ModelName, Text, metered, texts_or_lines
-from cloze.inference.placed_passages import placed_passages, said_of, source_of
+from cloze.inference.placed_passages import placed_passages, said_of, sources_of
 from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import look
 from cloze.model.encoder.precision import Precision
@@ -139,7 +139,7 @@ def _passages_of(paths: tuple[str, ...], *, words: int, space: Workspace) -> Ite
     for path in paths:
         seen = look(path, left_out(path, space))
         account = Account()
-        yield from placed_passages(source_of(seen), words=words, account=account)
+        yield from placed_passages(sources_of(seen), words=words, account=account)
         for line in said_of(account, seen):
             say(f"embed: {line}")
 

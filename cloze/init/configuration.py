@@ -85,7 +85,7 @@ class GeneralText:
         """Its [[corpus.sources]] tables, and the weight of the folder's documents."""
         tables, copies = "", 1
         if self.general:
-            tables += sources_table(look(self.general), "corpus", heldout=GENERAL)
+            tables += sources_tables(look(self.general), "corpus", heldout=GENERAL)
         if self.replay:
             if found.documents < FEWEST_BESIDE_REPLAY:
                 raise UsageError(
@@ -98,7 +98,7 @@ class GeneralText:
             # one, the replayed text is repeated instead.
             ratio = other.text_bytes / max(found.text_bytes, 1.0) * (1 / REPLAYED - 1)
             copies = _copies(ratio)
-            tables += sources_table(
+            tables += sources_tables(
                 other, "corpus", weight=_copies(1 / max(ratio, 1e-9)), heldout_documents=GENERAL
             )
         return tables, copies
@@ -227,7 +227,8 @@ def for_corpus(
 ) -> Proposal:
     """The configuration `text` for a corpus, with what a sample of it says."""
     run = parse(RunConfig, tomllib.loads(text), source="the new configuration")
-    if source.lower().endswith(DELIMITED) and found.reader not in TABLES:
+    first = found.sources[0]
+    if source.lower().endswith(DELIMITED) and first.reader not in TABLES:
         say(
             f"init: {source}: a table by its name, but neither commas, semicolons nor tabs "
             "give its lines the same number of cells, so it is read as prose"
@@ -237,7 +238,8 @@ def for_corpus(
         named = vocabulary or (Path(model.vocabulary) if model else None)
         facts += corpus_facts(found, run, vocabulary=named)
     data: dict[str, object] = {
-        "reader": found.reader,
+        "reader": first.reader,
+        "sources": [one.source for one in found.sources],
         "text_bytes": found.text_bytes,
         "documents": found.documents,
         "odd": found.odd,
@@ -273,7 +275,7 @@ def configuration(
         for table, lines in rules.tables.items():
             tables = _with_lines(tables, table, lines)
     return (
-        f"{_headline(found, name)}\n{sources_table(found, 'corpus', weight=copies)}\n{others}"
+        f"{_headline(found, name)}\n{sources_tables(found, 'corpus', weight=copies)}{others}"
         f"[corpus]\nheldout_share = {share:.3g}  # of the documents, for evaluation\n"
         f"{rules.corpus}\n{tables}"
     )
@@ -320,10 +322,11 @@ def _headline(found: Look, name: str) -> str:
     return f"{about}\n{tomli_w.dumps({'name': name, 'seed': 12345})}"
 
 
-def sources_table(found: Look, owner: str, *, weight: int = 1, **splits: str) -> str:
-    """`[[OWNER.sources]]`: the documents, how to read them, which to hold out."""
-    source = found.source | ({"weight": weight} if weight > 1 else {}) | splits
-    return f"[[{owner}.sources]]\n{tomli_w.dumps(source)}"
+def sources_tables(found: Look, owner: str, *, weight: int = 1, **splits: str) -> str:
+    """`[[OWNER.sources]]` for each kind of documents: how to read them, which to hold out."""
+    more = ({"weight": weight} if weight > 1 else {}) | splits
+    tables = (tomli_w.dumps(one.source | more) for one in found.sources)
+    return "".join(f"[[{owner}.sources]]\n{table}\n" for table in tables)
 
 
 def _copies(times: float) -> int:
@@ -349,7 +352,7 @@ def continuation(
     def trained_on(units: int, *, minutes: float = 0.0) -> str:
         if on_pairs:
             settings = model.pair_settings(
-                sources_table(found, "pairs"),
+                sources_tables(found, "pairs"),
                 pairs=units,
                 text_bytes=found.text_bytes,
                 language=stemmer(" ".join(found.samples)),
@@ -422,9 +425,11 @@ def corpus_facts(found: Look, run: RunConfig, *, vocabulary: Path | None) -> Ite
         f"machine's {cores()} cores and {forecast.examples_bytes / 1e9:,.2f} GB of disk, "
         f"or ${forecast.engine.cost(RatesConfig()):,.2f} on Dataflow; `cloze plan` has the details"
     )
-    if found.why_field:
-        yield f'text_field = "{found.text_field}": {found.why_field}'
-    if found.html:
-        yield "html = true: the samples contain HTML entities and tags"
-    if found.line_break:
-        yield f'line_break = "{found.line_break}": {found.why_line_break}'
+    for one in found.sources:
+        of = f"{one.reader}: " if len(found.sources) > 1 else ""
+        if one.why_field:
+            yield f'{of}text_field = "{one.text_field}": {one.why_field}'
+        if one.html:
+            yield f"{of}html = true: the samples contain HTML entities and tags"
+        if one.line_break:
+            yield f'{of}line_break = "{one.line_break}": {one.why_line_break}'

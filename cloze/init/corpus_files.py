@@ -1,12 +1,12 @@
-"""Which files of a corpus to read, with which reader, and which to leave out.
+"""Which files of a corpus to read, with which readers, and which to leave out.
 
 In:  the files at a path.
-Out: `Choice`: the reader that suits most of their bytes by content, the files that it reads, and
-     patterns that leave out the others.
+Out: `ChosenFiles`: for each kind of documents, by content, its reader, the files that it reads, and
+     patterns that leave out the others; what no reader reads.
 
-A folder of data holds more than data: a README, marks of finished jobs, metadata, documents of
-other kinds. What is left out is written to the configuration, so that preparation, search and
-adaptation leave out the same.
+A folder of data holds more than data: a README, marks of finished jobs, metadata, images. What is
+left out is written to the configuration, so that preparation, search and adaptation leave out the
+same.
 """
 
 import glob
@@ -37,9 +37,10 @@ METADATA = (
     *("readme*", "license*", "copying*", "notice*", "citation*", "changelog*", "makefile"),
     *("_success", "_metadata", "_common_metadata", "dataset_dict.json", "dataset_info*.json"),
     *("state.json", "*.crc", "*.md5", "*.sha256", "md5sums*", "sha256sums*", "thumbs.db"),
+    *("robots.txt", "humans.txt", "security.txt", "ads.txt"),
 )
 """Names, in lower case, of what lies beside data."""
-WEB_ASSETS = (".js", ".css", ".map", ".svg", ".xml", ".json", ".txt")
+WEB_ASSETS = (".js", ".css", ".map", ".svg", ".xml", ".json")
 """Suffixes of what lies beside HTML pages."""
 REFUSING_EMPTY = ("parquet", "arrow", "csv", "warc")
 """Readers for which an empty file is a damaged one."""
@@ -51,15 +52,23 @@ LISTED_FILES = 3
 
 
 @dataclass(frozen=True)
-class ChosenFiles:
-    """The files to read."""
+class FilesOfKind:
+    """The files that one reader reads."""
 
     reader: str
     """Name of a reader; `text` for prose of any layout."""
     files: tuple[InputFile, ...]
-    """Those that are read, in path order."""
+    """In path order."""
     exclude: tuple[str, ...]
-    """Patterns that leave out the others."""
+    """Patterns that leave out all others of the corpus."""
+
+
+@dataclass(frozen=True)
+class ChosenFiles:
+    """The files to read."""
+
+    kinds: tuple[FilesOfKind, ...]
+    """By reader, the one with most bytes first."""
     odd: tuple[str, ...]
     """Files that are left out, and those that will be dropped or refused, each with the reason."""
 
@@ -127,8 +136,7 @@ def _own_files(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
 
 def choose_files(path: str, files: Sequence[InputFile]) -> ChosenFiles:
     """The files at `path` to read; raises the first file's error if none can be read."""
-    # Files of one kind usually share a suffix: look into some of each, let them vote by their
-    # bytes, and leave out what the chosen reader does not read.
+    # Files of one kind usually share a suffix: look into some of each.
     groups: dict[str, list[InputFile]] = {}
     for file in files:
         groups.setdefault(_group(file.path), []).append(file)
@@ -137,38 +145,27 @@ def choose_files(path: str, files: Sequence[InputFile]) -> ChosenFiles:
         for group in groups.values()
         for file in group[:: max(1, len(group) // PEEKED_FILES)]
     }
-    reader = _majority(groups, kinds)
-    if not reader:
+    readers = _readers(groups, kinds)
+    if not readers:
         raise next((kind.error for kind in kinds.values() if kind.error), None) or UsageError(
             f"{path}: no text in it; it has "
             + "; ".join(f"{_name(file)} ({kind.why})" for file, kind in [*kinds.items()][:5])
             + (_JSON_REMEDY if any(kind.name == "json" for kind in kinds.values()) else "")
         )
-    taken = [suffix for suffix, group in groups.items() if _holds(group, kinds, reader)]
-    # Metadata is data only where there is nothing else.
-    if any(not _is_metadata(file.path) for suffix in taken for file in groups[suffix]):
-        data = {s for s in taken if any(not _is_metadata(file.path) for file in groups[s])}
-        taken = [suffix for suffix in taken if suffix in data]
-    foreign = [
-        file
-        for suffix in taken
-        for file in groups[suffix]
-        if file in kinds and _is_foreign(kinds[file], reader)
-    ]
-    unread = set(foreign)
-    groups_taken = {file for suffix in taken for file in groups[suffix]}
-    chosen = [file for file in files if file in groups_taken and file not in unread]
-    left = {suffix: group for suffix, group in groups.items() if suffix not in taken}
-    # Files for which no pattern stands; they are named one by one.
-    if foreign:
-        left[""] = [*left.get("", []), *foreign]
-    odd = [f"{_name(file)} ({kinds[file].why})" for file in chosen if _is_odd(kinds.get(file))]
-    return ChosenFiles(
-        reader=reader,
-        files=tuple(chosen),
-        exclude=tuple(sorted(_patterns(left, chosen, folder_of(path)))),
-        odd=(*odd, *_left_out(left, kinds)),
-    )
+    sizes: Counter[str] = Counter()
+    for file, reader in readers.items():
+        sizes[reader] += file.size
+    chosen = []
+    for reader, _ in sizes.most_common():
+        taken = tuple(file for file in files if readers.get(file) == reader)
+        others = {
+            suffix: [file for file in group if readers.get(file) != reader]
+            for suffix, group in groups.items()
+        }
+        patterns = _patterns(others, taken, folder_of(path))
+        chosen.append(FilesOfKind(reader, taken, tuple(sorted(patterns))))
+    odd = [f"{_name(file)} ({kinds[file].why})" for file in readers if _is_odd(kinds.get(file))]
+    return ChosenFiles(tuple(chosen), (*odd, *_left_out(groups, kinds, readers)))
 
 
 _JSON_REMEDY = "; JSON lines have one object per line: jq -c '.[]' FILE > FILE.jsonl makes them"
@@ -210,30 +207,35 @@ def _peek(file: InputFile) -> _Kind:
     return _Kind(format_of(text, file.path))
 
 
-def _majority(groups: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind]) -> str:
-    """The reader of most bytes; metadata and what belongs to web pages count only if alone."""
-    votes: Counter[str] = Counter()
-    weak: Counter[str] = Counter()
+def _readers(
+    groups: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind]
+) -> dict[InputFile, str]:
+    """The reader of each file that is read.
+
+    Metadata and what belongs to web pages are read only if there is nothing else.
+    """
     pages = any(kind.name == "html" for kind in kinds.values())
+    data: dict[InputFile, str] = {}
+    beside: dict[InputFile, str] = {}
     for suffix, group in groups.items():
-        peeked = [file for file in group if file in kinds]
-        # Those that were looked into stand for all of the group.
-        factor = len(group) / len(peeked)
-        for file in peeked:
-            beside = pages and suffix in WEB_ASSETS
-            counted = weak if beside or _is_metadata(file.path) else votes
-            name = kinds[file].name
+        sizes: Counter[str] = Counter()
+        for file in group:
             # What is damaged, or JSON that is not in lines, has no reader.
-            if name not in ("", "json"):
-                counted[name] += int(file.size * factor)
-    found = (votes or weak).most_common(1)
-    return found[0][0] if found else ""
-
-
-def _holds(group: list[InputFile], kinds: dict[InputFile, _Kind], reader: str) -> bool:
-    """Whether a group has files for the reader, or empty ones with the same suffix."""
-    names = [kinds[file].name for file in group if file in kinds]
-    return reader in names
+            if file in kinds and kinds[file].name not in ("", "json"):
+                sizes[kinds[file].name] += file.size
+        if not sizes:
+            continue
+        ((usual, _),) = sizes.most_common(1)
+        # Of many files some are looked into, and only one reader can be told from the others.
+        own = sizes if all(file in kinds for file in group) else {usual}
+        is_data = not all(_is_metadata(file.path) for file in group)
+        found = data if is_data and not (pages and suffix in WEB_ASSETS) else beside
+        for file in group:
+            kind = kinds.get(file)
+            reader = kind.name if kind and kind.name in own else usual
+            if not (kind and _is_foreign(kind, reader)):
+                found[file] = reader
+    return data or beside
 
 
 def _is_foreign(kind: _Kind, reader: str) -> bool:
@@ -257,6 +259,8 @@ def _patterns(
     # chosen one has the same name.
     names = {_name(file) for file in chosen}
     for suffix, group in left.items():
+        if not group:
+            continue
         pattern = f"*{glob.escape(suffix)}"
         if suffix.startswith(".") and not any(fnmatchcase(name, pattern) for name in names):
             # Those with a suffix of compression behind this one.
@@ -275,11 +279,16 @@ def _patterns(
             yield glob.escape(_name(file) if _name(file) not in names else relative)
 
 
-def _left_out(left: dict[str, list[InputFile]], kinds: dict[InputFile, _Kind]) -> Iterable[str]:
+def _left_out(
+    groups: dict[str, list[InputFile]],
+    kinds: dict[InputFile, _Kind],
+    readers: dict[InputFile, str],
+) -> Iterable[str]:
     """What is left out, each with the reason."""
-    for suffix, group in left.items():
-        known = [file for file in group if file in kinds]
-        if suffix.startswith(".") and len(group) > LISTED_FILES:
+    for suffix, group in groups.items():
+        known = [file for file in group if file in kinds and file not in readers]
+        is_whole = not any(file in readers for file in group)
+        if is_whole and suffix.startswith(".") and len(group) > LISTED_FILES:
             reasons = Counter(kinds[file].why for file in known).most_common()
             why = f", {reasons[0][0]}"
             if len(reasons) > 1:

@@ -1,8 +1,8 @@
 """Examine a corpus by sampling its files: how to read it, and how much text it contains.
 
 In:  a file, folder, glob or URL.
-Out: `Look`: a suitable reader, the column with the text, bytes of text, documents, samples of the
-     text, and files that differ from the others.
+Out: `Look`: for each kind of files in it a suitable reader, the column with the text, bytes of
+     text, documents and samples of the text; and files that no reader reads.
 
 Only parts of a few files are read. The guess is written to a configuration, where users can correct
 it.
@@ -22,7 +22,8 @@ from functools import partial
 
 from cloze.artifacts.errors import ClozeError, IntegrityError, UsageError
 from cloze.artifacts.filesystem import InputFile, find_files
-from cloze.init.corpus_files import choose_files, described
+from cloze.flows.report.units import plural
+from cloze.init.corpus_files import LEFT_OUT, FilesOfKind, choose_files, described
 from cloze.init.text_fields import Row, csv_rows, table_rows, text_field
 from cloze.pipeline.config.formats import BLANK_LINE, FORMATS
 from cloze.pipeline.config.settings import LineBreak, ReaderName, SourceConfig
@@ -98,8 +99,8 @@ STEMMERS = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """A guess at a corpus's format and size."""
+class LookAtSource:
+    """A guess at the format and size of the files that one reader reads."""
 
     path: str
     files: int
@@ -118,8 +119,6 @@ class Look:
     """The beginnings of some files, or of some rows."""
     exclude: tuple[str, ...] = ()
     """Patterns of files to leave out."""
-    odd: tuple[str, ...] = ()
-    """Files that are left out, empty or damaged, each with the reason."""
     html: bool = False
     """Whether the text contains HTML that its reader does not expect."""
     line_break: LineBreak | None = None
@@ -138,6 +137,44 @@ class Look:
         }
         given = {key: value for key, value in optional.items() if value}
         return {"reader": self.reader, "path": self.path, **given}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A guess at a corpus: what kinds of documents it has, and how to read each."""
+
+    path: str
+    sources: tuple[LookAtSource, ...]
+    """One for each kind, that of most bytes first."""
+    odd: tuple[str, ...] = ()
+    """Files that are left out, empty or damaged, each with the reason."""
+
+    @property
+    def files(self) -> int:
+        """Number of files that are read."""
+        return sum(one.files for one in self.sources)
+
+    @property
+    def text_bytes(self) -> float:
+        """Estimated bytes of text."""
+        return sum(one.text_bytes for one in self.sources)
+
+    @property
+    def documents(self) -> float:
+        """Estimated number of documents."""
+        return sum(one.documents for one in self.sources)
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        """The beginnings of some files, or of some rows."""
+        return tuple(text for one in self.sources for text in one.samples)
+
+    @property
+    def why(self) -> str:
+        """The reason for each reader, with the number of its files if there are several readers."""
+        if len(self.sources) == 1:
+            return self.sources[0].why
+        return "; ".join(f"{plural(one.files, 'file')}: {one.why}" for one in self.sources)
 
 
 @dataclass(frozen=True)
@@ -181,23 +218,51 @@ class Sampled:
 
 
 def look(path: str, exclude: Sequence[str] = ()) -> Look:
-    """Examine the corpus at `path`, without files that match a pattern of `exclude`."""
+    """Examine the corpus at `path`, without files that match a pattern of `exclude`.
+
+    Of several kinds of documents, one that cannot be read (a table without prose, damaged files) is
+    left out; a single one raises its error.
+    """
     choice = choose_files(path, find_files(path, exclude))
-    files = choice.files
+    sources: list[LookAtSource] = []
+    odd = [*choice.odd]
+    errors: list[ClozeError] = []
+    for kind in choice.kinds:
+        try:
+            found, unread = _look_at(kind, path, exclude)
+        except (IntegrityError, UsageError) as error:
+            errors.append(error)
+            first, *rest = (file.path.rsplit("/", 1)[-1] for file in kind.files)
+            more = f" and {plural(len(rest), 'more file')}" if rest else ""
+            why = str(error).removeprefix(f"{path}: ")
+            odd.append(f"{first}{more} ({described(kind.reader)}, {why}; {LEFT_OUT}")
+        else:
+            sources.append(found)
+            odd += unread
+    if not sources:
+        raise errors[0]
+    return Look(path, tuple(sources), tuple(odd))
+
+
+def _look_at(
+    kind: FilesOfKind, path: str, exclude: Sequence[str]
+) -> tuple[LookAtSource, tuple[str, ...]]:
+    """A guess at the files of one kind, and those of the sampled ones that could not be read."""
+    files = kind.files
     # Evenly spread over the names, since neighbours are often of one kind.
     sampled = list(files[:: max(1, len(files) // SAMPLED_FILES)][:SAMPLED_FILES])
-    seen = _sampled_corpus(choice.reader, sampled, size=sum(file.size for file in files))
+    seen = _sampled_corpus(kind.reader, sampled, size=sum(file.size for file in files))
     field, why_field, texts = "", "", seen.texts
-    if choice.reader in TABLES:
+    if kind.reader in TABLES:
         field, why_field, texts = text_field(seen.rows, path)
-    reader, why = choice.reader, f"{described(choice.reader)}, by the content"
+    reader, why = kind.reader, f"{described(kind.reader)}, by the content"
     # `text` stands for prose of any layout, which the samples tell apart.
     if reader == "text":
         reader, why = plain_layout(texts, files=len(files), text_bytes=seen.text_bytes)
     documents = seen.documents(reader) or float(len(files))
     known = reader_named(reader).line_break != "detect"
     line_break = None if known else line_breaks(texts)
-    return Look(
+    found = LookAtSource(
         path=path,
         files=len(files),
         text_bytes=seen.text_bytes,
@@ -207,12 +272,12 @@ def look(path: str, exclude: Sequence[str] = ()) -> Look:
         why_field=why_field,
         documents=documents,
         samples=texts,
-        exclude=(*exclude, *choice.exclude),
-        odd=(*choice.odd, *seen.unread),
+        exclude=(*exclude, *kind.exclude),
         html=not FORMATS[reader].mark and is_html(texts),
         line_break=line_break[0] if line_break else None,
         why_line_break=line_break[1] if line_break else "",
     )
+    return found, seen.unread
 
 
 def _sampled_corpus(reader: ReaderName, files: list[InputFile], *, size: int) -> Sampled:

@@ -82,8 +82,7 @@ kind = "spans"
 train_pairs = {pairs}
 heldout_share = {heldout_share:.2g}  # for choosing, and as much for reporting
 
-{sources}
-[finetune]
+{sources}[finetune]
 {encoder}seeds = [0]  # of several the best would be saved, each with a part of the time
 optimizer = {{ bias_correction = true }}  # there are few updates
 {limit}

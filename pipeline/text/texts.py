@@ -433,6 +433,8 @@ class Document(NamedTuple):
     digest: bytes
     """Digest of its sentences."""
     sentences: list[str]
+    source: int
+    """Index of the source in the configuration."""
 
 
 def read_documents(
@@ -458,7 +460,7 @@ def read_documents(
                 account.add(Reason(reason), path=path, position=position, reader=reader)
             if reason == Reason.KEPT:
                 sentences = block.text[start:end].tobytes().decode().splitlines()
-                yield Document(path, position, digest.tobytes(), sentences)
+                yield Document(path, position, digest.tobytes(), sentences, block.source)
             start = end
 
 

@@ -143,7 +143,9 @@ def test_init_learns_the_abbreviations_of_german(
 @pytest.mark.parametrize("text_bytes", [1e6, 1e9, 1e10])
 def test_init_keeps_accents_of_a_corpus_of_any_size(text_bytes: float, tmp_path: Path) -> None:
     found = look(str(written(tmp_path / "text", f"{PARAGRAPHS['hi']} ที่นี่ดี ไปกัน " + "ดีมากที่สุด " * 9)))
-    text = configuration(replace(found, text_bytes=text_bytes), "a")
+    text = configuration(
+        replace(found, sources=(replace(found.sources[0], text_bytes=text_bytes),)), "a"
+    )
     run = RunConfig.model_validate(tomllib.loads(text))
     assert run.vocabulary
     assert run.examples
@@ -262,7 +264,7 @@ def test_passages_of_chinese_are_short_verbatim_and_have_lines(tmp_path: Path) -
     lines = [f"{ideographs(2 * n, 30)}。{ideographs(2 * n + 1, 30)}。" for n in range(20)]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
     config = SourceConfig(reader="text", path=str(tmp_path / "a.txt"), line_break="paragraph")
-    found = list(placed_passages(config, words=40, account=Account()))
+    found = list(placed_passages([config], words=40, account=Account()))
     assert len(found) == 20
     assert [passage.line for passage in found] == [*range(1, 21)]
     assert [passage.text for passage in found] == lines

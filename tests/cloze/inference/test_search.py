@@ -377,6 +377,24 @@ def test_search_and_embed_say_what_was_left_out_and_why(cloze: Cloze, searched: 
         assert [one in said for one in expected] == [True, True, True]
 
 
+def test_documents_of_several_kinds_are_searched_together_each_with_its_line(
+    cloze: Cloze, searched: Path
+) -> None:
+    mixed = searched / "mixed"
+    mixed.mkdir()
+    (mixed / "a.txt").write_text("\nThe list of names.\n")
+    (mixed / "b.jsonl").write_text('{"n": 1}\n{"body": "Names a b.", "title": "A list"}\n')
+    (mixed / "c.csv").write_text('id,words\n1,"A ""b"" of the list."\n')
+    assert found_at(cloze, "mixed") == [
+        ("mixed/a.txt", 2, "The list of names."),
+        ("mixed/b.jsonl", 2, "Names a b."),
+        ("mixed/c.csv", 2, 'A "b" of the list.'),
+    ]
+    done = cloze("search", "encoder", "mixed", "names")
+    for kind in ("plain text: each file", "JSON lines, by the content", "a table, by the content"):
+        assert f"1 file: {kind}" in done.stderr
+
+
 def test_an_index_belongs_to_contents_and_their_names(cloze: Cloze, searched: Path) -> None:
     one, two = searched / "texts" / "one.txt", searched / "texts" / "two.txt"
     before = found_at(cloze, "texts")
@@ -455,7 +473,7 @@ def test_lines_of_a_large_file_of_escapes_take_no_time(cloze: Cloze, searched: P
     account = Account()
     source = SourceConfig(reader="jsonl", path=str(searched / "e"))
     started = time.monotonic()
-    lines = [one.line for one in placed_passages(source, words=100, account=account)]
+    lines = [one.line for one in placed_passages([source], words=100, account=account)]
     assert time.monotonic() - started < 5  # 31 s per 4 MB before
     assert [line for line, _ in itertools.groupby(lines)] == list(range(1, 601))
 
@@ -597,7 +615,7 @@ def test_a_compressed_log_is_read_in_bounded_memory(tmp_path: Path) -> None:
             file.write(line * 500)
     source = SourceConfig(reader="text", path=str(tmp_path / "log.gz"))
     tracemalloc.start()
-    passages = sum(1 for _ in placed_passages(source, words=100, account=Account()))
+    passages = sum(1 for _ in placed_passages([source], words=100, account=Account()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert passages > 1000

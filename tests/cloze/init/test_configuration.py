@@ -7,6 +7,7 @@ import lzma
 import re
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_the_reader_is_guessed_from_name_and_content(
     tmp_path: Path, name: str, write: Callable[[Path], object], reader: str, field: str
 ) -> None:
     write(tmp_path / name)
-    found = look(str(tmp_path))
+    (found,) = look(str(tmp_path)).sources
     assert (found.reader, found.text_field) == (reader, field)
     assert found.why
 
@@ -100,7 +101,7 @@ def test_only_the_end_of_a_name_makes_a_short_first_line_a_column(
     tmp_path: Path, name: str, reader: str
 ) -> None:
     (tmp_path / name).write_text("A title\nOne long line of prose. And another sentence.\n" * 9)
-    assert look(str(tmp_path)).reader == reader
+    assert [one.reader for one in look(str(tmp_path)).sources] == [reader]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
@@ -130,10 +131,43 @@ def test_archives_and_files_with_a_wrong_suffix_are_reported(
         look(str(tmp_path / "b.zip"))
 
 
-def test_the_suffix_of_most_bytes_decides(tmp_path: Path) -> None:
+def test_each_kind_of_documents_has_its_reader_that_of_most_bytes_first(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Read me.\n")
-    (tmp_path / "data.jsonl").write_text(LINES * 10)
-    assert look(str(tmp_path)).reader == "jsonl"
+    (tmp_path / "more.md").write_text("# Read me\n")
+    (tmp_path / "data.jsonl").write_text(LINES * 100)
+    (tmp_path / "unnamed").write_text(LINES)
+    pa.parquet.write_table(pa.table({"body": [ENGLISH] * 9}), tmp_path / "rows.parquet")
+    (tmp_path / "page.html").write_text(f"<!doctype html><p>{ENGLISH}</p>")
+    (tmp_path / "numbers.csv").write_text("a,b\n" + "1,2\n" * 9)
+    found = look(str(tmp_path))
+    readers = {one.reader: find_files(str(tmp_path), one.exclude) for one in found.sources}
+    assert {
+        reader: sorted(Path(file.path).name for file in of) for reader, of in readers.items()
+    } == {
+        "jsonl": ["data.jsonl", "unnamed"],
+        "parquet": ["rows.parquet"],
+        "html": ["page.html"],
+        "text": ["more.md", "notes.txt"],
+    }
+    assert next(iter(readers)) == "jsonl"
+    (left,) = found.odd
+    assert left.startswith("numbers.csv (a table, no prose in its records (a, b); ")
+    assert left.endswith("; left out)")
+    text = configuration(found, "mine")
+    run = parse(RunConfig, tomllib.loads(text), source="mine.toml")
+    assert [source.reader for source in run.corpus.sources] == [*readers]
+    assert "# 6 files, about 0.0 MB of text; 2 files: JSON lines, by the content; " in text
+
+
+def test_of_many_files_with_one_suffix_one_reader_reads_most_and_the_others_are_said(
+    tmp_path: Path,
+) -> None:
+    for number in range(200):
+        (tmp_path / f"{number:03}.txt").write_text(LINES if number == 0 else "A sentence.\n")
+    found = look(str(tmp_path))
+    (source,) = found.sources
+    assert (source.reader, source.files, source.exclude) == ("text", 199, ("000.txt",))
+    assert found.odd == ("000.txt (JSON lines; left out)",)
 
 
 @pytest.mark.parametrize(("size", "name"), [(1e7, "toy"), (1e9, "middle"), (1e11, "paper")])
@@ -142,7 +176,8 @@ def test_the_configuration_is_valid_and_matches_the_amount_of_text(
 ) -> None:
     (tmp_path / "it's.txt").write_text("Words.\n")
     found = look(str(tmp_path / "it's.txt"))
-    text = configuration(type(found)(**{**vars(found), "text_bytes": size}), "mine")
+    (source,) = found.sources
+    text = configuration(replace(found, sources=(replace(source, text_bytes=size),)), "mine")
     assert recipe(name) in text
     (tmp_path / "mine.toml").write_text(text)
     run = parse(RunConfig, read_toml(tmp_path / "mine.toml"), source="mine.toml")
@@ -178,7 +213,7 @@ def test_documents_are_counted_by_their_separators(tmp_path: Path) -> None:
 
 def test_one_file_of_many_documents_is_not_one_document(tmp_path: Path) -> None:
     (tmp_path / "all.txt").write_text("The first sentence.\nThe second one.\n\n" * 3000)
-    found = look(str(tmp_path))
+    (found,) = look(str(tmp_path)).sources
     assert found.reader == "sentence_lines"
     assert found.documents == pytest.approx(3000, rel=0.01)
 
@@ -187,10 +222,12 @@ def test_every_reason_for_leaving_out_files_of_a_suffix_is_counted(tmp_path: Pat
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.jsonl").write_text(json.dumps({"text": ENGLISH}) + "\n")
-    for name, content in {"a": b"", "b": b"Text.", "c": b"Other.", "d": bytes(range(256))}.items():
-        (folder / f"{name}.txt").write_bytes(content)
+    array = b'[\n {"text": 1}\n]'
+    for name, content in {"a": b"", "b": array, "c": array, "d": bytes(range(256))}.items():
+        (folder / f"{name}.json").write_bytes(content)
     said = json.dumps(init(str(folder)).data)
-    assert "*.txt (4 files: 2 plain text, 1 empty, 1 not text; left out)" in said
+    several = "2 JSON, but not one object per line, 1 empty, 1 not text"
+    assert f"*.json (4 files: {several}; left out)" in said
 
 
 def test_odd_files_of_a_corpus_are_reported(tmp_path: Path) -> None:
@@ -273,7 +310,7 @@ def test_the_number_of_documents_is_estimated_within_a_fifth(
     stub = f"Title\n{PARAGRAPH}\n\n"
     name = "all.txt.gz" if pack is gzip.compress else "all.txt"
     (tmp_path / name).write_bytes(pack((article * 600 + stub * 5270).encode()))
-    found = look(str(tmp_path))
+    (found,) = look(str(tmp_path)).sources
     assert found.reader == "blank_line_text"
     assert found.documents == pytest.approx(5870, rel=0.2)
 

@@ -105,7 +105,7 @@ def test_the_text_of_an_archive_is_estimated_from_the_bytes_that_were_read(
     pair = record("conversion", text) + record("metadata", b"x" * len(text))
     path = tmp_path / ("a.warc.gz" if compressed else "a.warc")
     path.write_bytes((gzip.compress(pair) if compressed else pair) * pairs)
-    found = look(str(path))
+    (found,) = look(str(path)).sources
     assert found.reader == "warc"
     assert found.text_bytes == pytest.approx(text_bytes, rel=0.02)
 
@@ -122,7 +122,7 @@ def test_a_format_is_proposed_once_it_is_registered(
     assert isinstance(FORMATS, dict)
     monkeypatch.setitem(FORMATS, "letters", letters)
     (tmp_path / "bag").write_text("Dear Ann,\nit rains &amp; rains.\nDear Bob,\nit snows.\n" * 40)
-    found = look(str(tmp_path))
+    (found,) = look(str(tmp_path)).sources
     assert (found.reader, found.why, found.documents) == ("letters", "letters, by the content", 80)
     assert not found.html
     assert found.line_break is None
