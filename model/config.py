@@ -1321,8 +1321,9 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 19
-    """19: suspects are cut where chance explains them; 18: with many rows fine-tuning is taken
+    format_version: ClassVar[int] = 20
+    """20: numbers of a regression that are large, or differ by little, are learnt standardised;
+    19: suspects are cut where chance explains them; 18: with many rows fine-tuning is taken
     unless clearly worse, and passages of the hybrid loss are held by as much as they have queries;
     17:
     contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:
@@ -1360,7 +1361,8 @@ class DistillStage(StageConfig):
 
     stage: ClassVar[str] = "distill"
     program: ClassVar[str] = "cloze.model.distillation.distill"
-    format_version: ClassVar[int] = 1
+    format_version: ClassVar[int] = 2
+    """2: numbers that are large, or differ by little, are learnt standardised."""
 
     seed: int
     """The run's seed, which determines the order of the texts."""

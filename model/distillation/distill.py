@@ -53,6 +53,7 @@ from cloze.model.distillation.vectors import (
     vector_modules,
 )
 from cloze.model.encoder.models import Encoder, TaskModel
+from cloze.model.encoder.scaled_linear import unit_of
 from cloze.model.hugging_face.model_files import (
     ENCODER_PREFIX,
     EncoderFiles,
@@ -190,7 +191,10 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
         reads=reads if is_as_wide else None,
         weight=config.hidden,
     )
+    if problem.predicts == "number":
+        model.head.standardise(*unit_of(logits.numpy()))
     course = trained(lessons, Answering(model))
+    model.head.fold()
     tokenizer, weights = teacher.tokenizer, _values(model)
     if config.prune_vocabulary:
         kept = kept_pieces(tokenizer, problem.sequences[SPLIT].input_ids.values)

@@ -45,6 +45,7 @@ from cloze.model.encoder.operations.grouped_attention import Attend, attention_k
 from cloze.model.encoder.operations.products import wide
 from cloze.model.encoder.operations.residual import LayerNorm
 from cloze.model.encoder.packed_layers import PackedLayers, packable
+from cloze.model.encoder.scaled_linear import ScaledLinear
 
 # T tokens of all sequences, P positions among them, M of them masked, B sequences, V vocabulary,
 # H width
@@ -445,7 +446,7 @@ class TaskModel(nn.Module):
         self.encoder = encoder
         self.pooling: HeadInput = pooling
         parts = 1 + FEATURES if pooling == "comparison" else 1
-        self.head = nn.Linear(parts * encoder.config.hidden_size, outputs)
+        self.head = ScaledLinear(parts * encoder.config.hidden_size, outputs)
         self.head_dropout = HEAD_DROPOUT if head_dropout else 0.0
         initialise(self.head, encoder.config)
         width = encoder.config.hidden_size

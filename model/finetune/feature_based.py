@@ -17,6 +17,7 @@ from cloze.model.encoder.bilstm import BiLSTM
 from cloze.model.encoder.models import HEAD_DROPOUT, Encoder
 from cloze.model.encoder.operations.dropout import dropout, noise_from
 from cloze.model.encoder.precision import rounded
+from cloze.model.encoder.scaled_linear import ScaledLinear
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.features import Places, batches_by_length, tokens_at_once
 
@@ -134,7 +135,7 @@ class FeatureHead(nn.Module):
         # zeros: equal weights, by the softmax
         self.weights = nn.Parameter(torch.zeros(depth)) if depth > 1 else None
         self.bilstm = BiLSTM(width, config.hidden_size) if config.head == "bilstm" else None
-        self.output = nn.Linear(self.bilstm.width if self.bilstm else width, outputs)
+        self.output = ScaledLinear(self.bilstm.width if self.bilstm else width, outputs)
 
     def forward(
         self, values_PKH: Tensor, sizes: list[int], *, pool: bool, seed: int | None

@@ -111,9 +111,7 @@ class LinearHead:
 
     def install(self, model: TaskModel) -> None:
         """Make it the head of `model`."""
-        with torch.no_grad():
-            model.head.weight.copy_(torch.from_numpy(self.weight))
-            model.head.bias.copy_(torch.from_numpy(self.bias))
+        model.head.install(torch.from_numpy(self.weight), torch.from_numpy(self.bias))
 
 
 def fit_head(

@@ -34,6 +34,7 @@ from cloze.model.config import (
     TaskConfig,
 )
 from cloze.model.encoder.models import Encoder, HeadInput, SentenceModel, TaskModel
+from cloze.model.encoder.scaled_linear import ScaledLinear
 from cloze.model.finetune.approaches import FineTuning
 from cloze.model.finetune.choice import Chosen, CrossValidation, more_passes
 from cloze.model.finetune.contrast import FrozenLayers, tuned_by_contrast
@@ -436,7 +437,11 @@ class TrialRunner:
             reached = result.scores.get("dev", {}).get(headline)
             if floor is None or reached is None or reached > floor:
                 break
-        weights = trainer.approach.module.state_dict()
+        module = trainer.approach.module
+        for layer in module.modules():
+            if isinstance(layer, ScaledLinear):
+                layer.fold()
+        weights = module.state_dict()
         # Pruned rows go back, decayed as if they had been trained without a gradient.
         embeddings = f"encoder.{WORD_EMBEDDINGS}"
         if embeddings in weights and len(weights[embeddings]) < initial.tokenizer.size:

@@ -310,4 +310,6 @@ def load_predictor(
     if chosen != "bf16":  # parameters are rounded for every batch otherwise
         pack_encoder(model.encoder, chosen)
         chosen = "fp32"
+    else:
+        model.head.set_bias_apart()
     return Predictor(model, saved, tokenizer, chosen, confidence, known)

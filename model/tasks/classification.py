@@ -4,8 +4,9 @@ In:  columns text_a, label, and text_b for pairs. Several labels per text: a col
      cells hold any number of them, or a column of 0 and 1 for each label in the configuration.
 Out: a `Problem` whose head reads the pooled [CLS]: dropout, one linear layer.
 
-Loss: cross-entropy; squared error for regression, whose single output is in the label's unit;
-binary cross-entropy averaged over the labels if a text may have several, as in `transformers` for
+Loss: cross-entropy; squared error for regression, whose single output is in the label's unit,
+whatever the unit: numbers that are large, or differ by little, are learnt standardised; binary
+cross-entropy averaged over the labels if a text may have several, as in `transformers` for
 `problem_type = "multi_label_classification"`. Such a label is predicted if its probability reaches
 the task's threshold; a text may have none.
 
@@ -22,13 +23,14 @@ import scipy  # imports `scipy.stats` on first use
 import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.config import ApproachName, TaskConfig
 from cloze.model.data.batch import on
+from cloze.model.encoder.scaled_linear import ScaledLinear, unit_of
 from cloze.model.tasks.base import (
     Exported,
     Floats,
@@ -246,6 +248,17 @@ class Regression(Classification):
         """None."""
         return ()
 
+    def _read(self) -> None:
+        super()._read()
+        self._shift, self._scale = 0.0, 1.0
+        if "train" in self._targets:
+            self._shift, self._scale = unit_of(self._targets["train"])
+
+    def start_head(self, head: nn.Linear) -> None:
+        """Let the head learn standardised numbers, and give them in the labels' unit."""
+        if isinstance(head, ScaledLinear):
+            head.scale, head.shift = self._scale, self._shift
+
     def label_targets(self, table: TaskTable) -> NDArray[np.generic]:
         """[rows] float32."""
         values = np.empty(len(table))
@@ -262,8 +275,9 @@ class Regression(Classification):
         return values.astype(np.float32)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Squared error."""
-        return functional.mse_loss(logits[:, 0], on(logits.device, targets), reduction="sum")
+        """Squared error, of standardised numbers if they are learnt so."""
+        targets = on(logits.device, targets)
+        return functional.mse_loss(logits[:, 0], targets, reduction="sum") / self._scale**2
 
     def gold(self, split: str) -> Sequence[Gold]:
         """Numbers."""

@@ -31,9 +31,6 @@ FEW_ROWS = 10
 
 SHOWN_LABELS = 5
 
-FAR = 10
-"""Numbers of a regression beyond it are reported; STS-B's go from 0 to 5."""
-
 ENTITY_TAG = re.compile(r"(?:^|\s)[BIES]-\w")
 """Where an entity begins or goes on, among the tags of a sentence."""
 
@@ -251,7 +248,6 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
                 f"(the first: {table.place(shared[0])}); their scores are too good"
             )
     if not classes:
-        yield from _far_numbers(train)
         return
     counts = _labels(train)
     yield from odd_spellings(counts)
@@ -262,17 +258,6 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
     missing = [label for label in counts if label not in dev]
     if missing and dev:
         yield f"labels without a dev row, whose scores are unknown: {_some(missing)}"
-
-
-def _far_numbers(train: TaskTable) -> Iterator[str]:
-    """A warning of numbers that fine-tuning hardly reaches: a head begins at 0, in small steps."""
-    cells = train.columns.get("label", [])
-    labels = [float(str(label)) for label in cells if not is_missing(label)]
-    if labels and max(map(abs, labels)) > FAR:
-        yield (
-            f"labels from {min(labels):g} to {max(labels):g}: fine-tuning begins at 0 and may not "
-            f"get so far; if predictions are far off, scale the labels to at most {FAR}"
-        )
 
 
 def odd_spellings(labels: Iterable[str]) -> Iterator[str]:

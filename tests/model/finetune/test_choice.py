@@ -367,6 +367,40 @@ def test_numbers_have_intervals(encoder: Artifact, tmp_path: Path) -> None:
     assert low < found["prediction"] < high
 
 
+@pytest.mark.parametrize("approach", ["linear", "fine_tuning"])
+@pytest.mark.parametrize(
+    ("zero", "unit"), [(0.0, 1.0), (1960.0, 15.0), (-3e6, 2e5), (0.0, 1e-4), (7e4, 0.5)]
+)
+def test_numbers_on_any_scale_are_learnt_and_predicted_on_it_in_either_precision(
+    approach: str, zero: float, unit: float, encoder: Artifact, tmp_path: Path
+) -> None:
+    def labelled(seed: int) -> list[dict[str, Any]]:
+        texts = [one["text_a"] for one in rows(60, seed)]
+        return [{"text_a": text, "label": zero + unit * text.count("list")} for text in texts]
+
+    dev = labelled(1)
+    artifact = run(
+        tmp_path,
+        encoder,
+        labelled(0),
+        dev=dev,
+        kind="regression",
+        choose={"approaches": [approach], "shares": []},
+        learning_rate=2e-3,
+        batch_size=8,
+        epochs=12,
+    )
+    record = Trial.model_validate(artifact.read_json("trials/t-pretrained-0.json"))
+    labels = np.array([one["label"] for one in dev])
+    scored = np.array(record.predictions["dev"])
+    assert np.abs(scored - labels).mean() < 0.4 * unit
+    for precision in ("fp32", "bf16"):
+        predictor = load_predictor(artifact.directory, precision=precision, device="cpu")
+        found = np.array([one["prediction"] for one in predictor.file(tmp_path / "dev.jsonl")])
+        near = 1e-3 if precision == "fp32" else 0.05
+        np.testing.assert_allclose(found, scored, rtol=1e-6, atol=near * unit)
+
+
 def test_a_tagger_makes_no_sets_and_says_so(encoder: Artifact, tmp_path: Path) -> None:
     tagged = [{"words": ["list", "the"], "tags": ["N", "O"]}] * 12
     artifact = run(tmp_path, encoder, tagged, kind="tagging")

@@ -249,13 +249,6 @@ def test_nothing_is_said_of_sound_data_or_of_numbers() -> None:
     assert not list(data_notes({"train": numbers, "dev": table(["new"], ["0.5"])}))
 
 
-def test_numbers_that_fine_tuning_hardly_reaches_are_reported() -> None:
-    near, far = (table(["a", "b"], [low, high]) for low, high in (("0.5", "5"), ("120", "900.5")))
-    assert not list(data_notes({"train": near}, classes=False))
-    (note,) = data_notes({"train": far}, classes=False)
-    assert note.startswith("labels from 120 to 900.5: fine-tuning begins at 0")
-
-
 def test_without_dev_and_test_some_rows_of_every_label_are_held_out(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [
         {"text_a": f"text {n}", "label": "rare" if n % 20 == 0 else "often"} for n in range(100)
