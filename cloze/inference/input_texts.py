@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
+from cloze.model.tasks.files.text_file import suffix_of
 
 ItemT = TypeVar("ItemT")
 
@@ -104,7 +105,7 @@ def _lines_if_file(text: str) -> Iterator[str]:
             )
         yield text
         return
-    if Path(text).suffix.lower() in TABLES:
+    if suffix_of(text) in TABLES:
         raise UsageError(
             f"{text}: a table; expected a file with one text per line: export its text column to a "
             ".txt file"

@@ -37,6 +37,7 @@ from cloze.model.inference.load import load_model
 from cloze.model.inference.predict import Predictor, Row, load_predictor
 from cloze.model.inference.task_file import TaskFile, to_score
 from cloze.model.tasks.files.conll import DOCUMENT_START
+from cloze.model.tasks.files.text_file import suffix_of
 from cloze.named import model_directory
 from cloze.options import PLACE, Place, reading_artifacts
 
@@ -151,7 +152,7 @@ def _row_like(predictor: Predictor, file: TaskFile) -> Row:
 
 def _is_task_file(path: str, task: TaskConfig) -> bool:
     """Whether a file's rows are more than texts, one per line: a table, or CoNLL's columns."""
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     parts = task.family.parts
     if not parts or suffix != ".txt":
         return suffix in (*TABLES, *(CONLL if parts else ()))

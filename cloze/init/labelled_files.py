@@ -10,21 +10,37 @@ import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from typing import Literal
 
 from pydantic import JsonValue
 
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.filesystem import InputFile, open_to_read
+from cloze.artifacts.filesystem import InputFile
 from cloze.artifacts.progress import say
+from cloze.init.label_columns import (
+    MOST_BLANK,
+    SEPARATORS,
+    Columns,
+    TableColumns,
+    are_numbers,
+    as_trained,
+    columns_of,
+    doubts,
+    filled,
+    is_filled,
+    label_columns,
+    lone_labels,
+    marked_labels,
+    separated,
+    text_columns,
+    unusable_labels,
+)
 from cloze.model.config import TaskKind
 from cloze.model.tasks.files.conll import conll_rows
 from cloze.model.tasks.files.table_files import SAMPLED_CHARACTERS, file_rows, separator_of
 from cloze.model.tasks.files.task_table import Wanted, are_tags, is_missing, odd_spellings
-from cloze.model.tasks.files.text_file import decoded, text_in
+from cloze.model.tasks.files.text_file import decoded, suffix_of, text_in, unpacked
 
 DELIMITED = (".csv", ".tsv")
 RECORDS = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
@@ -39,27 +55,11 @@ SPLITS = {
 }
 """Splits by a file's name or its last part after `-`, `_` or `.`."""
 
-SEPARATORS = ("|", ";", ",")
-"""Separators of several labels in a cell, the most likely first."""
-
-LABEL_NAMES = (
-    *("label", "labels", "class", "category", "categories", "topic", "topics"),
-    *("target", "sentiment", "score", "gold"),
-)
 ALWAYS_LABELS = {"label", "labels", "class", "target", "sentiment"}
 """Of these names, those that mean nothing else in a table of documents."""
 
 TEXTS = {"text", "texts", "sentence"}
 """Names of a column of texts."""
-
-YES_OR_NO = {"0", "1", "yes", "no", "true", "false", "y", "n", "t", "f"}
-"""Cells of a column that is a property of a row more often than its label."""
-
-MOST_LABELS = 50
-"""Of a column that is a label by nothing but its values."""
-
-MOST_BLANK = 0.1
-"""Share of rows without a value up to which a column may be the label, unless its name says so."""
 
 SAMPLED_BYTES = 8 << 20
 """Beginning of a file in which labels are counted."""
@@ -67,7 +67,7 @@ SAMPLED_BYTES = 8 << 20
 SAMPLED_ROWS, FIRST_ROWS = 20_000, 64
 """The same of a file of records; and rows among which the label's name must occur."""
 
-DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+Settings = dict[str, str | bool | int | list[str]]
 
 SENTENCE_END = re.compile(r"\n\s*\n")
 """Tables have no blank lines."""
@@ -84,7 +84,7 @@ class LabelledFiles:
     """The file's column names by ours."""
     labels: dict[str, int]
     """Frequency of each label in the rows read."""
-    settings: dict[str, str | bool | int | list[str]] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     """Further settings of the task: of several labels a text, of rows without one."""
     notes: tuple[str, ...] = ()
     """What to check, one line each: other columns that could be the label, odd labels."""
@@ -113,35 +113,34 @@ def labelled_files(files: list[InputFile], *, trains: bool = False) -> LabelledF
     trains: whether an encoder is to be trained on them. A column named `label` without two labels
     is then an error: as documents, the rows would train something else than was asked for.
     """
-    suffixes = {PurePath(file.path).suffix.lower() for file in files}
+    suffixes = {suffix_of(file.path) for file in files}
     if len(suffixes) != 1 or not suffixes <= {*DELIMITED, *CONLL, *RECORDS}:
         return None
     (suffix,) = suffixes
     paths: dict[str, str] = {}
     for file in files:
-        last = PurePath(file.path).stem.replace("-", ".").replace("_", ".").rsplit(".", 1)[-1]
-        split = SPLITS.get(last.lower(), "train" if len(files) == 1 else "")
+        name = file.path.rsplit("/", 1)[-1].lower()
+        # without `.csv`, and without `.gz` behind it
+        stem = name[: name.rindex(suffix)].replace("-", ".").replace("_", ".")
+        last = stem.rsplit(".", 1)[-1]
+        split = SPLITS.get(last, "train" if len(files) == 1 else "")
         if split:
             paths.setdefault(split, file.path)
     if "train" not in paths:
         return None
     if suffix in RECORDS:
         return _records(paths, trains=trains)
-    with open_to_read(paths["train"]) as opened:
-        content = opened.read(SAMPLED_BYTES)
-    is_whole = len(content) < SAMPLED_BYTES
-    text, remarks = decoded(paths["train"], content, is_whole=is_whole)
-    if not text.strip():
-        raise UsageError(f"{paths['train']}: empty file, expected a header line and rows")
-    for remark in remarks:
-        say(f"init: {remark}")
-    if not is_whole:
-        # The last line may be cut.
-        text = text[: text.rfind("\n") + 1] or text
+    return _delimited(paths, suffix, trains=trains)
+
+
+def _delimited(paths: dict[str, str], suffix: str, *, trains: bool) -> LabelledFiles | None:
+    """A table with a header, or CoNLL's columns."""
+    path = paths["train"]
+    text, is_whole = _beginning(path)
     if suffix in CONLL or (suffix == ".tsv" and SENTENCE_END.search(text.strip())):
         return _sentences(text, paths, is_whole=is_whole)
     separator, begins = separator_of(
-        paths["train"], text[:SAMPLED_CHARACTERS], is_whole=len(text) <= SAMPLED_CHARACTERS
+        path, text[:SAMPLED_CHARACTERS], is_whole=len(text) <= SAMPLED_CHARACTERS
     )
     text = text.partition("\n")[2] if begins else text
     # the task's reader takes quotes in a .tsv as text
@@ -152,12 +151,30 @@ def labelled_files(files: list[InputFile], *, trains: bool = False) -> LabelledF
         del records[-1:]  # cut off within a cell of several lines
     found = _table(records, paths, trains=trains)
     if found and is_whole and suffix == ".csv":
-        _check_quoting(text, separator, paths["train"])
-    count = len(records) - 1
-    return found and replace(
+        _check_quoting(text, separator, path)
+    return found and _counted(found, len(records) - 1, is_whole=is_whole)
+
+
+def _beginning(path: str) -> tuple[str, bool]:
+    """The text of a file up to a line's end, and whether it is all of it."""
+    with unpacked(path) as opened:
+        content = opened.read(SAMPLED_BYTES)
+    is_whole = len(content) < SAMPLED_BYTES
+    text, remarks = decoded(path, content, is_whole=is_whole)
+    if not text.strip():
+        raise UsageError(f"{path}: empty file, expected a header line and rows")
+    for remark in remarks:
+        say(f"init: {remark}")
+    # The last line may be cut.
+    return text if is_whole else text[: text.rfind("\n") + 1] or text, is_whole
+
+
+def _counted(found: LabelledFiles, rows: int, *, is_whole: bool) -> LabelledFiles:
+    """With the number of training rows if the `rows` that were read are all."""
+    return replace(
         found,
-        first_rows=0 if is_whole else count,
-        rows=count - found.unlabelled if is_whole else None,
+        first_rows=0 if is_whole else rows,
+        rows=rows - found.unlabelled if is_whole else None,
     )
 
 
@@ -189,12 +206,7 @@ def _records(paths: dict[str, str], *, trains: bool) -> LabelledFiles | None:
         labels = dict(each.most_common())
         kind: TaskKind = "multi_label_classification"
         found = replace(found, kind=kind, labels=labels, settings={}, unlabelled=0)
-    count = len(read)
-    return replace(
-        found,
-        first_rows=0 if is_whole else count,
-        rows=count - found.unlabelled if is_whole else None,
-    )
+    return _counted(found, len(read), is_whole=is_whole)
 
 
 def _as_cell(value: JsonValue) -> str | None:
@@ -236,79 +248,75 @@ def _table(
 
     A text has several labels if they share a cell, or if each has a column of 0 and 1.
     """
-    header, *rows = records
-    header = [name.strip() for name in header]
-    ragged = sum(len(row) != len(header) for row in rows)
-    rows = [row for row in rows if len(row) == len(header)]
-    if len(header) < 2 or not rows:
+    path = paths["train"]
+    columns = columns_of(records)
+    if columns is None:
         return None
-    twice = [name for name, times in Counter(header).items() if times > 1]
-    # Training refuses a name that two columns have, so none of them is proposed.
-    values = {
-        name: [row[place] for row in rows] for place, name in enumerate(header) if name not in twice
-    }
-    notes = tuple(
-        f"columns {f'that share the name {name!r}' if name else 'without a name'} are left out"
-        for name in twice
-    )
-    if trains and (again := [name for name in twice if name.lower() in (*ALWAYS_LABELS, *TEXTS)]):
-        raise UsageError(
-            f"{paths['train']}: {header.count(again[0])} columns are named {again[0]!r}, expected "
-            "one; rename the others"
-        )
-    named = [name for name in values if name.lower() in LABEL_NAMES]
-    marked = {name: column.count("1") for name, column in values.items() if {*column} == {"0", "1"}}
-    if len(marked) > 1 and not named:
-        columns = {"text_a": max(values, key=lambda name: sum(map(len, values[name])))}
-        own: dict[str, str | bool | int | list[str]] = {"labels": [*marked]}
-        return LabelledFiles("multi_label_classification", paths, columns, marked, own, notes)
-    unusable = {name: why for name in named if (why := _why_no_label(values[name]))}
-    for name, why in unusable.items():
-        if trains and name.lower() in ALWAYS_LABELS and len(_filled(values[name])) < 2:
-            raise UsageError(
-                f"{paths['train']}: {name} {why}, expected two labels or more; fill them in, or "
-                "rename the column to train on the texts alone"
-            )
-    notes += tuple(f"{name} {why}" for name, why in unusable.items())
-    label, *others = _label_columns(values) or [""]
+    if trains:
+        _refuse_twins(columns, path)
+        _refuse_label_without_two(columns, path)
+    values, notes = columns.values, columns.notes
+    if marked := marked_labels(values):
+        text = {"text_a": max(values, key=lambda name: sum(map(len, values[name])))}
+        own: Settings = {"labels": [*marked]}
+        return LabelledFiles("multi_label_classification", paths, text, marked, own, notes)
+    notes += tuple(f"{name} {why}" for name, why in unusable_labels(values).items())
+    label, *others = label_columns(values) or [""]
     if not label or len(values) < 2:  # dates, URLs, titles: nothing that recurs
         for reason in notes:
-            say(f"init: {paths['train']}: not taken for a task's rows: {reason}")
+            say(f"init: {path}: not taken for a task's rows: {reason}")
         return None
-    separator, labels = _separated(Counter(filter(_is_filled, values[label])))
+    _refuse_tags(values, label, path)
+    if others:
+        listed = ", ".join(f"{name} ({len({*values[name]})} values)" for name in others)
+        notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
+    found = _labelled(values, label, paths)
+    odd = (*odd_spellings(found.labels), *doubts(values[label], label, columns.ragged))
+    if found.kind in ("classification", "pair_classification"):
+        odd += tuple(lone_labels(found.labels))
+    return replace(found, notes=(*notes, *odd))
+
+
+def _labelled(values: Columns, label: str, paths: dict[str, str]) -> LabelledFiles:
+    """The task of a table whose label is this column, without notes."""
+    cells = values[label]
+    separator, labels = separated(Counter(filter(is_filled, cells)))
     # Decimals are scores; whole numbers may stand for classes, also as pandas writes them: 1.0.
-    regression = not separator and _are_numbers(labels) and any(float(one) % 1 for one in labels)
-    columns, pair = _text_columns(values, label)
-    _refuse_tags(values, label, paths["train"])
+    regression = not separator and are_numbers(labels) and any(float(one) % 1 for one in labels)
+    columns, pair = text_columns(values, label)
     kind: TaskKind = "pair_classification" if pair else "classification"
     if regression:
         kind = "regression"
     if separator:
         kind = "multi_label_classification"
-    counts = {} if regression else dict(_as_trained(labels).most_common())
-    settings: dict[str, str | bool | int | list[str]] = {}
-    if separator:
-        settings["label_separator"] = separator
+    counts = {} if regression else dict(as_trained(labels).most_common())
+    settings: Settings = {"label_separator": separator} if separator else {}
     # One blank cell in a labelled table is a mistake; many are rows that nobody has labelled yet.
-    blank = sum(not _is_filled(cell) for cell in values[label])
-    unlabelled = blank if blank > MOST_BLANK * len(values[label]) else 0
+    blank = sum(not is_filled(cell) for cell in cells)
+    unlabelled = blank if blank > MOST_BLANK * len(cells) else 0
     if unlabelled:
         settings["skip_unlabelled_rows"] = True
-    if others:
-        listed = ", ".join(f"{name} ({len({*values[name]})} values)" for name in others)
-        notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
-    notes += tuple(odd_spellings(counts)) + tuple(_doubts(values[label], label, ragged))
-    return LabelledFiles(kind, paths, columns, counts, settings, notes, unlabelled=unlabelled)
+    return LabelledFiles(kind, paths, columns, counts, settings, unlabelled=unlabelled)
 
 
-def _as_trained(labels: Counter[str]) -> Counter[str]:
-    """The labels as training spells whole numbers: 1.0 is 1."""
-    if not _are_numbers(labels):
-        return labels
-    found: Counter[str] = Counter()
-    for label, rows in labels.items():
-        found[label.strip().removesuffix(".0")] += rows
-    return found
+def _refuse_twins(columns: TableColumns, path: str) -> None:
+    """Refuse two columns of texts or labels with one name."""
+    again = [name for name in columns.twice if name.lower() in (*ALWAYS_LABELS, *TEXTS)]
+    if again:
+        raise UsageError(
+            f"{path}: {columns.twice[again[0]]} columns are named {again[0]!r}, expected one; "
+            "rename the others"
+        )
+
+
+def _refuse_label_without_two(columns: TableColumns, path: str) -> None:
+    """Refuse a column that is the label by its name, and has less than two."""
+    for name, why in unusable_labels(columns.values).items():
+        if name.lower() in ALWAYS_LABELS and len(filled(columns.values[name])) < 2:
+            raise UsageError(
+                f"{path}: {name} {why}, expected two labels or more; fill them in, or rename the "
+                "column to train on the texts alone"
+            )
 
 
 def _refuse_tags(values: dict[str, list[str]], label: str, path: str) -> None:
@@ -316,113 +324,9 @@ def _refuse_tags(values: dict[str, list[str]], label: str, path: str) -> None:
     for name in values:
         for words, tags in ((name, label), (label, name)):
             if name != label and are_tags(values[words], values[tags]):
-                example = next(filter(_is_filled, values[tags]))
+                example = next(filter(is_filled, values[tags]))
                 raise UsageError(
                     f"{path}: {tags} has a tag for each word of {words}, such as {example!r:.60}; "
                     "expected one label per row: to train tagging, write lists of words and tags "
                     "as .jsonl, or a word and its tag per line as .conll"
                 )
-
-
-def _why_no_label(cells: list[str]) -> str:
-    """Why a column cannot be the label; empty if it can."""
-    found = _filled(cells)
-    if not found:
-        return "is blank in every row"
-    if len(found) == 1:
-        return f"has one value only, {next(iter(found))!r}"
-    if len(found) > _most_labels(len(cells)) and not _are_numbers(found):
-        return f"has {len(found):,} values in {len(cells):,} rows, too many for labels"
-    return ""
-
-
-def _most_labels(rows: int) -> int:
-    """Values that a column may have whose name says that it is the label."""
-    # Dozens of intents are few beside hundreds of rows; what hardly recurs is no label.
-    return max(MOST_LABELS, rows // 2)
-
-
-def _doubts(cells: list[str], label: str, ragged: int) -> Iterator[str]:
-    """What training refuses, or takes in another way than was meant; `cells`: of the label."""
-    if ragged:
-        yield f"rows with more or fewer cells than the header, not counted here: {ragged:,}"
-    if blank := sum(not _is_filled(cell) for cell in cells):
-        many = blank > MOST_BLANK * len(cells)
-        happens = "are left out" if many else "training refuses"
-        yield f"rows without a label, which {happens}: {blank:,}"
-    labels = _filled(cells)
-    if any(cell != cell.strip() for cell in cells if _is_filled(cell)) and not labels & {*cells}:
-        yield "spaces around the labels stay part of them"
-    if labels and all(map(DECIMAL_COMMA.fullmatch, labels)):
-        yield "labels with a decimal comma are classes; for regression write 0.5 rather than 0,5"
-    if label in cells:
-        yield f"the first line is taken for the columns' names, but {label!r} is also a label"
-
-
-def _label_columns(values: dict[str, list[str]]) -> list[str]:
-    """The columns that could be the label, the likeliest first; a label has two values or more.
-
-    Names decide, also those that end in such a word (`airline_sentiment`). Without them it is the
-    column with the fewest values, and one of yes and no only if there is no other.
-    """
-    ranks: dict[str, tuple[int, int]] = {}
-    for name, column in values.items():
-        found = _filled(column)
-        blank = sum(not _is_filled(value) for value in column) / len(column)
-        words = re.split(r"[^a-z]+", name.lower())
-        labels = len(_separated(Counter(column))[1])
-        if len(found) < 2:
-            continue
-        most = _most_labels(len(column))
-        if name.lower() in LABEL_NAMES and (labels <= most or _are_numbers(found)):
-            ranks[name] = 0, len(found)
-        elif labels <= min(MOST_LABELS, len(column) / 2) and blank <= MOST_BLANK:
-            is_flag = {value.lower() for value in found} <= YES_OR_NO
-            ranks[name] = 1 if words[-1] in LABEL_NAMES else 2 + is_flag, len(found)
-    # First by what the name says, then by the number of values: the fewer, the likelier a label.
-    likeliest = sorted(ranks, key=lambda name: ranks[name])
-    best = ranks[likeliest[0]][0] if likeliest else 0
-    # Where a name says it, there is nothing to choose from.
-    return likeliest[:1] if best < 2 else likeliest
-
-
-def _text_columns(values: dict[str, list[str]], label: str) -> tuple[dict[str, str], bool]:
-    """The columns of the task by our names, and whether they are a pair of texts."""
-    rows = len(values[label])
-    length = {name: sum(map(len, values[name])) / rows for name in values if name != label}
-    texts = sorted(length, key=lambda name: -length[name])[:2]
-    # A pair has two texts of similar length, and hardly any other column.
-    pair = len(texts) == 2 and length[texts[1]] > length[texts[0]] / 3 and len(values) <= 4
-    texts = [name for name in values if name in texts] if pair else texts[:1]
-    return dict(zip(("text_a", "text_b"), texts, strict=False)) | {"label": label}, pair
-
-
-def _is_filled(cell: str) -> bool:
-    return bool(cell.strip())
-
-
-def _filled(cells: list[str]) -> set[str]:
-    """The values of a column that are not blank."""
-    return {cell.strip() for cell in cells if _is_filled(cell)}
-
-
-def _are_numbers(cells: Iterable[str]) -> bool:
-    return all(cell.strip().lstrip("-").replace(".", "", 1).isdigit() for cell in cells)
-
-
-def _separated(cells: Counter[str]) -> tuple[str, Counter[str]]:
-    """The separator of several labels in a cell ("" if there is none), and each label's frequency.
-
-    Labels occur in different combinations, so there are fewer labels than distinct cells.
-    """
-    for separator in SEPARATORS:
-        labels: Counter[str] = Counter()
-        for cell, rows in cells.items():
-            for label in cell.split(separator):
-                labels[label.strip()] += rows if label.strip() else 0
-        # without labels that are empty
-        labels = +labels
-        together = any(separator in cell for cell in cells)
-        if together and 1 < len(labels) < len(cells) and len(labels) <= MOST_LABELS:
-            return separator, labels
-    return "", cells

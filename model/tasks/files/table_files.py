@@ -38,7 +38,7 @@ from cloze.model.tasks.files.task_table import (
     Wanted,
     tabulated,
 )
-from cloze.model.tasks.files.text_file import LONGEST_LINE, TextFile, opened, text_file
+from cloze.model.tasks.files.text_file import LONGEST_LINE, TextFile, opened, suffix_of, text_file
 
 SEPARATORS = (",", ";", "\t")
 """Separators of a `.csv`, the most likely first."""
@@ -137,12 +137,12 @@ def file_rows(path: str, wanted: Wanted) -> FileRows:
     """The rows of `path`."""
     if path.startswith(DATASETS_PREFIX):
         return _dataset_rows(path, wanted)
-    suffix = Path(path).suffix.lower()
+    suffix, last = suffix_of(path), Path(path).suffix.lower()
     if wanted.sentences and suffix == ".tsv":
         suffix = ".conll"  # cells of a .tsv hold no lists, so it can only have CoNLL's columns
-    if suffix not in (*TEXT_READERS, *BINARY_READERS):
+    if suffix not in TEXT_READERS and last not in BINARY_READERS:
         raise UsageError(
-            f"{path}: unknown kind of task file {suffix!r}, expected one of "
+            f"{path}: unknown kind of task file {last!r}, expected one of "
             f"{' '.join((*TEXT_READERS, *BINARY_READERS))}"
         )
     if TEXT_READERS.get(suffix) is _conll_rows and not wanted.sentences:
@@ -164,7 +164,7 @@ def _delimited_rows(text: TextFile, wanted: Wanted) -> FileRows:
     records = _records(text, separator, begins)
     header, fewest = _header(path, records, wanted)
     left_out: Counter[str] = Counter()
-    may_split = path.lower().endswith(".tsv") and not wanted.skip_short_rows
+    may_split = suffix_of(path) == ".tsv" and not wanted.skip_short_rows
 
     def read() -> Numbered:
         most = len(header)
@@ -191,7 +191,7 @@ def _delimited_rows(text: TextFile, wanted: Wanted) -> FileRows:
                 yield line, dict(zip(header, record, strict=False))
 
     remarks = text.remarks
-    if path.lower().endswith(".csv") and separator != ",":
+    if suffix_of(path) == ".csv" and separator != ",":
         remarks = (*remarks, f"{path}: columns are separated by {separator!r}")
     return FileRows(
         path,
@@ -232,7 +232,7 @@ def separator_of(path: str, sample: str, *, is_whole: bool) -> tuple[str, int]:
 
     `sample`: the beginning of the file, or (`is_whole`) all of it.
     """
-    if path.lower().endswith(".tsv"):
+    if suffix_of(path) == ".tsv":
         return "\t", 0
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # default: 131,072 characters
     # Excel's own way to say which separator a file has.
@@ -261,7 +261,7 @@ def _opens_quote(cells: Sequence[str]) -> bool:
 
 def _records(text: TextFile, separator: str, begins: int) -> Iterator[tuple[int, list[str]]]:
     """First line and fields of every record behind the first `begins` lines; none if blank."""
-    if text.path.lower().endswith(".tsv"):
+    if suffix_of(text.path) == ".tsv":
         for number, line in enumerate(text.lines(), start=1):
             cells = line.rstrip("\r\n")
             yield number, cells.split("\t") if cells else []

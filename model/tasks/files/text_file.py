@@ -1,6 +1,6 @@
 r"""Files of text in whatever encoding, read line by line and as often as needed.
 
-In:  a path or URL.
+In:  a path or URL; gzip, bzip2, xz and zstd are unpacked.
 Out: `TextFile`: its lines, and remarks on what had to be guessed.
 
 Text is UTF-8 with or without a byte order mark, UTF-16, UTF-32 or Windows-1252; lines end in \n,
@@ -10,20 +10,28 @@ given.
 
 import codecs
 import io
+import lzma
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import PurePath
 from typing import IO
+
+import pyarrow as pa
 
 from cloze.artifacts import filesystem
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.filesystem import require_plausible_size
 
 LONGEST_LINE = 1 << 26
 """Characters of a line or cell; a longer one has to be held in memory and is hardly one row."""
 
 BYTES_AT_A_TIME = 1 << 20
+
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
+"""Formats of compression by suffix: Arrow's, which finds out damage and missing ends, and xz."""
 
 MOST_ACCENTED = 0.3
 """Share of letters outside ASCII in Western European languages is well below this."""
@@ -42,7 +50,7 @@ class TextFile:
     """A file whose encoding is known."""
 
     path: str
-    source: Callable[[], IO[bytes]]
+    source: Callable[[], AbstractContextManager[IO[bytes]]]
     """Opens it."""
 
     encoding: str
@@ -86,7 +94,35 @@ class TextFile:
 
 def text_file(path: str) -> TextFile:
     """The file with its encoding; `UsageError` if it has none of those expected."""
-    return _recognised(path, partial(opened, path))
+    is_packed = PurePath(path).suffix.lower() in COMPRESSED
+    packed = filesystem.size_of(path) if is_packed else None
+    return _recognised(path, partial(unpacked, path), packed=packed)
+
+
+def suffix_of(path: str) -> str:
+    """The last suffix in lower case, `.csv`; before that of compression."""
+    name = PurePath(path.lower())
+    return PurePath(name.stem).suffix if name.suffix in COMPRESSED else name.suffix
+
+
+@contextmanager
+def unpacked(path: str) -> Iterator[IO[bytes]]:
+    """The content of a file, unpacked if its name says that it is compressed."""
+    form = COMPRESSED.get(PurePath(path).suffix.lower())
+    with opened(path) as file:
+        if not form:
+            yield file
+            return
+        arrow = pa.PythonFile(file, mode="r")
+        try:
+            with (
+                lzma.open(file) if form == "xz" else pa.CompressedInputStream(arrow, form) as plain
+            ):
+                yield plain
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise UsageError(
+                f"{path}: damaged or incomplete ({error}); copy it again, or unpack it"
+            ) from None
 
 
 def opened(path: str) -> IO[bytes]:
@@ -118,7 +154,15 @@ def text_in(path: str, text: str) -> TextFile:
     return TextFile(path, partial(io.BytesIO, text.encode()), "utf-8", False, ())
 
 
-def _recognised(path: str, source: Callable[[], IO[bytes]], *, is_whole: bool = True) -> TextFile:
+def _recognised(
+    path: str,
+    source: Callable[[], AbstractContextManager[IO[bytes]]],
+    *,
+    is_whole: bool = True,
+    packed: int | None = None,
+) -> TextFile:
+    """`packed`: bytes of a compressed file."""
+
     def chunks() -> Iterator[bytes]:
         with source() as file:
             yield from iter(partial(file.read, BYTES_AT_A_TIME), b"")
@@ -137,6 +181,8 @@ def _recognised(path: str, source: Callable[[], IO[bytes]], *, is_whole: bool = 
     try:
         for chunk in chain(chunks(), [b""] if is_whole else []):
             place += len(chunk)
+            if packed:
+                require_plausible_size(path, place, packed)
             text = decoder.decode(chunk, final=is_whole and not chunk)
             characters += len(text)
             returns += text.count("\r")

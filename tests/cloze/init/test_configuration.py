@@ -25,6 +25,8 @@ from cloze.init import corpus_files
 from cloze.init.configuration import configuration, corpus_facts, init, recipe
 from cloze.init.corpus_samples import SAMPLE_BYTES, look
 from cloze.init.labelled_files import labelled_files
+from cloze.model.tasks.files.table_files import read_table
+from cloze.model.tasks.files.task_table import Wanted
 from tests.cloze.init.test_corpus_samples import ENGLISH, GERMAN
 from tests.cloze.tiny_model import write_model
 from tests.conftest import PROJECT
@@ -439,6 +441,50 @@ def test_tables_in_the_layouts_of_spreadsheets_become_tasks(
     assert made["finetune"]["tasks"][0]["kind"] == kind
     if kind == "tagging":
         assert "B-ORG" in done.stdout
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("name", ["r.csv", "r-train.tsv", "r.jsonl", "R.CSV"])
+def test_a_compressed_table_is_the_task_that_it_is_unpacked(
+    cloze: Callable[..., Any], folder: Path, name: str, suffix: str
+) -> None:
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    separator = "\t" if name.endswith("tsv") else ","
+    rows = [(f"A text {number}", "yes" if number % 2 else "no") for number in range(40)]
+    text = "".join(f"{separator.join(row)}\n" for row in [("text", "label"), *rows])
+    if name.endswith("jsonl"):
+        text = "".join(json.dumps({"text": one, "label": label}) + "\n" for one, label in rows)
+    (folder / name).write_text(text)
+    packed = folder / f"{name}{suffix}"
+    packed.write_bytes(pack.get(suffix, zstandard.compress)(text.encode()))
+    found, plain = (labelled_files(find_files(str(one))) for one in (packed, folder / name))
+    assert found is not None and plain is not None
+    assert replace(found, paths={}) == replace(plain, paths={})
+    assert found.labels == {"no": 20, "yes": 20}
+    wanted = Wanted(required=("text", "label"))
+    table, same = (read_table(str(one), wanted) for one in (packed, folder / name))
+    assert table.columns == same.columns
+
+
+def test_a_compressed_table_that_is_cut_short_is_refused(folder: Path) -> None:
+    for pack, suffix in ((gzip.compress, ".gz"), (lzma.compress, ".xz")):
+        packed = folder / f"cut.csv{suffix}"
+        packed.write_bytes(pack("".join(LABELLED * 99).encode())[:-20])
+        for read in (read_table, lambda path, _: labelled_files(find_files(path))):
+            with pytest.raises(UsageError, match=rf"cut\.csv\{suffix}: damaged or incomplete \("):
+                read(str(packed), Wanted(required=("text",)))
+
+
+def test_labels_with_one_row_are_named_before_training_refuses_them(folder: Path) -> None:
+    rows = "".join(f"text {number},{'ab'[number % 2]}\n" for number in range(20))
+    (folder / "t.csv").write_text(f"text,label\n{rows}rare one,c\n")
+    found = labelled_files(find_files("t.csv"))
+    assert found is not None
+    (note,) = found.notes
+    assert note == (
+        "labels with one row, which cross-validation refuses: c; label two or more of each, or "
+        "remove them"
+    )
 
 
 def test_an_empty_table_is_refused_by_init(cloze: Callable[..., Any], folder: Path) -> None:
