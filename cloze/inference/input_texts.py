@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
-from cloze.model.tasks.files.text_file import suffix_of
+from cloze.model.tasks.files.text_file import suffix_of, unpacked
 
 ItemT = TypeVar("ItemT")
 
@@ -111,7 +111,7 @@ def _lines_if_file(text: str) -> Iterator[str]:
             ".txt file"
         )
     say(f"{text}: read as a file, one text per line")
-    with open(text, "rb") as file:
+    with unpacked(text) as file:
         yield from _lines(file, text)
 
 

@@ -272,7 +272,7 @@ def _table(
         notes += (f"the label is a guess; it could also be {listed}: set columns.label",)
     found = _labelled(values, label, paths)
     odd = (*odd_spellings(found.labels), *doubts(values[label], label, columns.ragged))
-    if found.kind in ("classification", "pair_classification"):
+    if "label_separator" not in found.settings:
         odd += tuple(lone_labels(found.labels))
     return replace(found, notes=(*notes, *odd))
 

@@ -118,7 +118,7 @@ def unpacked(path: str) -> Iterator[IO[bytes]]:
             with (
                 lzma.open(file) if form == "xz" else pa.CompressedInputStream(arrow, form) as plain
             ):
-                yield plain
+                yield io.BufferedReader(plain)
         except (OSError, EOFError, lzma.LZMAError) as error:
             raise UsageError(
                 f"{path}: damaged or incomplete ({error}); copy it again, or unpack it"

@@ -1,5 +1,6 @@
 """The commands that use a model: streaming input and output, and error messages."""
 
+import gzip
 import io
 import json
 import sys
@@ -99,6 +100,18 @@ def test_a_file_among_the_texts_is_read_line_by_line_and_reported(cloze: Cloze, 
     assert done.stderr.splitlines() == ["two.txt: read as a file, one text per line"]
     first, second, third = done.stdout.splitlines()
     assert second == third != first
+
+
+def test_a_compressed_file_of_texts_gives_the_vectors_of_its_lines(
+    cloze: Cloze, model: str
+) -> None:
+    Path("two.txt.gz").write_bytes(gzip.compress(b"the list\nnames"))
+    done = cloze("embed", model, "two.txt.gz")
+    assert done.stdout == cloze("embed", model, "the list", "names").stdout
+    Path("two.txt.gz").write_bytes(gzip.compress(b"the list\nnames")[:-9])
+    cut = cloze("embed", model, "two.txt.gz")
+    assert (cut.returncode, cut.stdout.count("\n")) == (2, 0)
+    assert "error: two.txt.gz: damaged or incomplete (" in cut.stderr
 
 
 @pytest.mark.parametrize(
