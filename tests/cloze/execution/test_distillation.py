@@ -101,7 +101,7 @@ def test_the_same_command_finds_its_own_configuration_and_another_is_refused(
     assert table["distill"]["teacher"] == str(begun / "teacher")
     assert table["pairs"]["train_pairs"] == 20_000
     other = cloze("distill", "teacher", "texts", "--layers", "2", "--name", "small")
-    earlier = "cloze distill teacher texts --layers 3 --passages 20000"
+    earlier = "cloze distill teacher texts --layers 3 --passages 40000"
     assert (
         f"small.toml: already exists, written by another command (`{earlier}`); remove it if that "
         "is not wanted any more, choose another --name" in other.stderr
