@@ -521,12 +521,15 @@ class OddEntries:
     outward: tuple[str, ...] = ()
     """Links in it that lead out of it, relative to it."""
 
+    special: tuple[str, ...] = ()
+    """Pipes, sockets and devices, relative to it, which are never read."""
+
 
 def odd_entries(path: str, exclude: Sequence[str] = ()) -> OddEntries:
     """What is odd about the local folder at `path`; nothing if it is no folder that can be read."""
-    root, links = os.path.expanduser(path), list[str]()
+    root, links, special = os.path.expanduser(path), list[str](), list[str]()
     try:
-        files = _walk(root, exclude, links) if os.path.isdir(root) else []
+        files = _walk(root, exclude, links, special) if os.path.isdir(root) else []
     except (OSError, UsageError):  # which `find_files` explains
         return OddEntries()
     inside = os.path.realpath(root).rstrip("/") + "/"
@@ -539,13 +542,17 @@ def odd_entries(path: str, exclude: Sequence[str] = ()) -> OddEntries:
                 if not os.path.realpath(link).startswith(inside)
             )
         ),
+        tuple(sorted(relative_path(one, root) for one in special)),
     )
 
 
 def _walk(
-    directory: str, exclude: Sequence[str] = (), links: list[str] | None = None
+    directory: str,
+    exclude: Sequence[str] = (),
+    links: list[str] | None = None,
+    special: list[str] | None = None,
 ) -> list[InputFile]:
-    """All visible files below a local folder, and the `links` that lead to some.
+    """All visible files below a local folder, the `links` to some, and what is `special`.
 
     `os.scandir` is fast enough for 100,000 files.
     """
@@ -580,6 +587,8 @@ def _walk(
                     f"{entry.path}: a link to one of its parent folders; remove the link, "
                     "or name the folders one by one"
                 )
+            elif special is not None:  # reading a pipe would wait for whoever writes to it
+                special.append(entry.path)
     return found
 
 

@@ -28,6 +28,11 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def on_one_line(text: str) -> str:
+    """The same, and line feeds: a name with one would begin a line of its own."""
+    return printable(text).replace("\n", "\\n")
+
+
 def say(line: str) -> None:
     """Print one line on standard error, unbuffered; a closed pipe is ignored."""
     try:

@@ -18,7 +18,7 @@ from cyclopts import Parameter
 
 from cloze.answer import Answer, print_array, print_lines
 from cloze.artifacts.errors import UsageError
-from cloze.artifacts.progress import say
+from cloze.artifacts.progress import on_one_line, say
 from cloze.flows.report.units import plural
 from cloze.flows.workspace import writable_workspace
 from cloze.inference.collection import AUTOMATIC
@@ -206,7 +206,8 @@ def _answers(
 
 def shown(found: FoundPassage) -> list[str]:
     """A passage in two lines: score, place and what found it; its text."""
-    where = f"{found.file}, line {found.line}" if found.line else found.file
+    file = on_one_line(found.file)
+    where = f"{file}, line {found.line}" if found.line else file
     ranks = ", ".join(f"{SHOWN_BY[name]} {rank:,}" for name, rank in found.found_by.items())
     if found.reranked_from:
         ranks += f"; reranked from {found.reranked_from}"

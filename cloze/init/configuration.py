@@ -21,7 +21,7 @@ from cloze.answer import Answer
 from cloze.artifacts.config import parse
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.filesystem import find_files, write_bytes
-from cloze.artifacts.progress import printable, say
+from cloze.artifacts.progress import on_one_line, say
 from cloze.artifacts.results import GENERAL
 from cloze.artifacts.tokenizer import read_vocabulary
 from cloze.flows.config import RatesConfig, RunConfig
@@ -250,7 +250,7 @@ def for_corpus(
 
 def comment(text: str) -> str:
     """`text` as a comment of a TOML file: one line, whatever file names and labels it contains."""
-    return "# " + printable(text).replace("\n", "\\n")
+    return f"# {on_one_line(text)}"
 
 
 def run_name(source: str) -> str:

@@ -100,8 +100,8 @@ def left_out(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
     """Patterns of what is left out of a local folder whatever it contains.
 
     The workspace and `others` of ours, where the folder holds them; files whose names are no text,
-    which no configuration or index could name. These, and links that lead out of the folder and
-    are followed, are said.
+    which no configuration or index could name. These, pipes and devices, and links that lead out of
+    the folder and are followed, are said.
     """
     if not filesystem.is_local(folder):
         return ()
@@ -109,6 +109,8 @@ def left_out(folder: str, space: Workspace, *others: str) -> tuple[str, ...]:
     odd = filesystem.odd_entries(filesystem.local_path(folder), ours)
     for name in odd.unnamed:
         say(f"left out: {folder}/{filesystem.unnamed(name)} (its name is no text; rename it)")
+    for name in odd.special:
+        say(f"left out: {folder}/{name} (a pipe, a socket or a device)")
     if odd.outward:
         first = os.path.join(located(folder), odd.outward[0])
         say(

@@ -104,6 +104,11 @@ def trace(
                 cleaning = cleaning.model_copy(update={"scores": scores.directory})
             where = find_file(origin.document["document_digest"], config.corpus, cleaning)
             steps.append(TraceStep("file", "", where))
+    elif row or split != "train" or without_file:
+        raise UsageError(
+            f"{run}: its encoder was not trained on a corpus here, so no example can be traced; "
+            "leave out --row, --split and --without-file"
+        )
     rows = []
     for step in steps:
         more = "…" if len(step.words) > SHOWN_CHARACTERS else ""

@@ -62,6 +62,9 @@ def test_an_existing_encoder_is_fine_tuned_evaluated_reported_and_reused(
     (listed,) = answer(cloze, "runs")["runs"]
     assert (listed["run"], listed["stages"]) == ("names", 3)
     assert [step["what"] for step in answer(cloze, "trace", "names")] == ["score", "model"]
+    rowless = cloze("trace", "names", "--row", "5")
+    assert rowless.returncode == 2
+    assert "so no example can be traced; leave out --row" in rowless.stderr
 
     page = (tuned / "runs" / "names" / "report.html").read_text()
     assert "The encoder was trained elsewhere and fine-tuned here: 2 trials on 1 task." in page

@@ -518,6 +518,17 @@ def test_overlapping_passages_keep_their_lines(cloze: Cloze, searched: Path) -> 
     assert "overlap 5: expected at least 0 and fewer than the 5 words" in refused.stderr
 
 
+def test_pipes_among_the_documents_are_said_and_a_name_with_a_line_feed_takes_one_line(
+    cloze: Cloze, searched: Path
+) -> None:
+    os.mkfifo(searched / "texts" / "pipe.txt")
+    (searched / "texts" / "one.txt").rename(searched / "texts" / "one\nmore.txt")
+    done = cloze("search", "encoder", "texts", "names")
+    assert done.returncode == 0, done.stderr
+    assert "left out: texts/pipe.txt (a pipe, a socket or a device)" in done.stderr
+    assert "texts/one\\nmore.txt, line 1" in done.stdout
+
+
 @pytest.fixture
 def unnamed(searched: Path) -> Path:
     """A file whose name is no text, beside one that its pattern could match."""
