@@ -288,7 +288,7 @@ def _sampled_corpus(reader: ReaderName, files: list[InputFile], *, size: int) ->
         rows = tuple(row for _, rows in tables for row in rows)
         # The files' size stands for that of their text, which is not known.
         return Sampled(text_bytes=float(size), rows=rows, rows_in_all=size * per_byte)
-    read, unread = _samples(files, whole_lines=reader == "jsonl")
+    read, unread = _samples(files, reader)
     # Text per byte on disk, of files that were read to their end; else as is usual for the
     # compression.
     known = {file: s.text_per_byte for file, s in read.items() if s.text_per_byte is not None}
@@ -305,8 +305,9 @@ def _sampled_corpus(reader: ReaderName, files: list[InputFile], *, size: int) ->
         texts, share = _page_texts(reader, read)
     rows = ()
     if reader in TABLES:
-        parse = json_objects if reader == "jsonl" else partial(csv_rows, path=files[0].path)
-        rows = tuple(row for text in texts for row in parse(text))
+        rows = tuple(
+            row for file, sample in read.items() for row in _records(sample.beginning, file, reader)
+        )
     return Sampled(
         text_bytes=text_bytes * share,
         texts=texts,
@@ -344,8 +345,13 @@ def _decompressed_bytes(file: InputFile, sample: Sample) -> float:
     return float(file.size) if can_be_cut(file.path) else math.inf
 
 
+def _records(text: str, file: InputFile, reader: ReaderName) -> Iterator[Row]:
+    """The whole records at the beginning of a file of JSON lines or a table."""
+    return iter(json_objects(text)) if reader == "jsonl" else csv_rows(text, file.path)
+
+
 def _samples(
-    files: list[InputFile], *, whole_lines: bool
+    files: list[InputFile], reader: ReaderName
 ) -> tuple[dict[InputFile, Sample], dict[InputFile, ClozeError]]:
     """Samples of the readable files, and errors of the others; raises if none is readable."""
     samples: dict[InputFile, Sample] = {}
@@ -353,7 +359,7 @@ def _samples(
     for file in files:
         try:
             limit = WHOLE_BYTES // len(files)
-            samples[file] = _sample(file, limit=limit, whole_lines=whole_lines)
+            samples[file] = _sample(file, reader, limit=limit)
         except (IntegrityError, UsageError) as error:
             errors[file] = error
     if not samples:
@@ -361,22 +367,19 @@ def _samples(
     return samples, errors
 
 
-def _sample(file: InputFile, *, limit: int, whole_lines: bool) -> Sample:
+def _sample(file: InputFile, reader: ReaderName, *, limit: int) -> Sample:
     """Evenly spread parts of a file, or its first `limit` bytes if only its start can be read.
 
-    With `whole_lines` the beginning has at least one line to its end.
+    The beginning has at least one whole record, where there are records.
     """
-    is_json = whole_lines
+    is_json = reader == "jsonl"
+    read = partial(stream, file.path, at_a_time=SAMPLE_BYTES, is_json=is_json)
     if file.size > STRETCHES * SAMPLE_BYTES and can_be_cut(file.path, is_json=is_json):
         # The beginning of a large file may be unlike the rest: a header, a preface, one author.
         starts = range(0, file.size - SAMPLE_BYTES + 1, file.size // STRETCHES)
-        read = partial(stream, file.path, at_a_time=SAMPLE_BYTES, is_json=is_json)
-        found = [next(read(at), b"") for at in starts]
-        if whole_lines and b"\n" not in found[0]:
-            found[0] = _first_line(read(0))
-        ratio = None
+        found, ratio = [next(read(at), b"") for at in starts], None
     else:
-        chunks, found = stream(file.path, at_a_time=SAMPLE_BYTES, is_json=is_json), []
+        chunks, found = read(), []
         for chunk in chunks:
             found.append(chunk)
             if sum(map(len, found)) >= limit:
@@ -385,19 +388,24 @@ def _sample(file: InputFile, *, limit: int, whole_lines: bool) -> Sample:
         at_end = next(chunks, None) is None
         ratio = sum(map(len, found)) / file.size if at_end and file.size else None
         found = [b"".join(found)]
-    texts = tuple(text.decode("utf-8", "replace") for text in found)
-    end = max(SAMPLE_BYTES, found[0].find(b"\n") + 1) if whole_lines else SAMPLE_BYTES
-    return Sample(found[0][:end].decode("utf-8", "replace"), texts, ratio)
+    beginning = found[0][:SAMPLE_BYTES].decode("utf-8", "replace")
+    if reader in ("jsonl", "csv"):
+        beginning = _with_a_record(beginning, read(0), file, reader)
+    return Sample(beginning, tuple(text.decode("utf-8", "replace") for text in found), ratio)
 
 
-def _first_line(chunks: Iterator[bytes]) -> bytes:
-    """The chunks up to the end of the first line, or of the longest possible record."""
-    found: list[bytes] = []
-    for chunk in chunks:
-        found.append(chunk)
-        if b"\n" in chunk or sum(map(len, found)) > MAX_RECORD_BYTES:
-            break
-    return b"".join(found)
+def _with_a_record(
+    beginning: str, chunks: Iterator[bytes], file: InputFile, reader: ReaderName
+) -> str:
+    """The beginning of a file up to the end of a record, or of the longest possible one."""
+    found, wanted = bytearray(), 2 * SAMPLE_BYTES
+    while next(_records(beginning, file, reader), None) is None and len(found) < MAX_RECORD_BYTES:
+        while len(found) < wanted and (chunk := next(chunks, b"")):
+            found += chunk
+        if len(found) < wanted:  # all of it
+            return found.decode("utf-8", "replace")
+        beginning, wanted = found.decode("utf-8", "replace"), 2 * wanted
+    return beginning
 
 
 def plain_layout(

@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from cloze.pipeline.config.formats import FORMATS
 from cloze.pipeline.readers.compression import COMPRESSED_SUFFIXES
+from cloze.pipeline.readers.documents import MAX_RECORD_BYTES
 
 SHOWN_COLUMNS = 20
 
@@ -110,24 +111,26 @@ def _is_json(text: str) -> bool:
 
 def dialect_of(text: str, path: str) -> Dialect | None:
     """How the table that begins with `text` is written; None if it is none."""
+    csv.field_size_limit(MAX_RECORD_BYTES)  # default: 131,072 characters
     suffix = _suffix(path)
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     # drop the last line, which may be cut
     if not lines.endswith("\n") and "\n" in lines:
         lines = lines[: lines.rfind("\n") + 1]
+    known = suffix in SEPARATORS
     for delimiter in SEPARATORS.get(suffix, "\t,;"):
-        quoting = _quoting(lines, delimiter)
-        try:
-            parsed = csv.reader(lines.splitlines(True), delimiter=delimiter, quoting=quoting)
-            header, *rows = (row for row in islice(parsed, SAMPLED_ROWS) if row)
-        except (csv.Error, ValueError):
-            continue
-        if _is_table(header, rows, known=suffix in SEPARATORS):
-            return Dialect(delimiter, quoting, tuple(header))
+        for quoting in _quotings(lines, delimiter, known=known):
+            try:
+                parsed = csv.reader(lines.splitlines(True), delimiter=delimiter, quoting=quoting)
+                header, *rows = (row for row in islice(parsed, SAMPLED_ROWS) if row)
+            except (csv.Error, ValueError):
+                continue
+            if _is_table(header, rows, known=known):
+                return Dialect(delimiter, quoting, tuple(header))
     name = lines.partition("\n")[0].strip()
-    if suffix in SEPARATORS and COLUMN.fullmatch(name):  # a single column
+    if known and COLUMN.fullmatch(name):  # a single column
         delimiter = SEPARATORS[suffix][0]
-        return Dialect(delimiter, _quoting(lines, delimiter), (name,))
+        return Dialect(delimiter, _quotings(lines, delimiter, known=False)[0], (name,))
     return None
 
 
@@ -149,11 +152,18 @@ def _is_table(header: list[str], rows: list[list[str]], *, known: bool) -> bool:
     )
 
 
-def _quoting(lines: str, delimiter: str) -> Quoting:
-    """Quotation marks enclose cells if nearly every one that opens a cell is closed."""
+def _quotings(lines: str, delimiter: str, *, known: bool) -> list[Quoting]:
+    """What quotation marks may mean, the likelier first; `known` to be a table by its name.
+
+    They enclose cells if nearly every one that opens a cell is closed. A last one that is not may
+    open a cell of more lines than these.
+    """
     mark = re.escape(delimiter)
     # Marks at the beginning of a cell, and at its end.
     opened = len(re.findall(rf'(?:^|{mark})"', lines, re.MULTILINE))
     closed = len(re.findall(rf'"(?:$|{mark})', lines, re.MULTILINE))
-    encloses = opened and 2 * min(opened, closed) >= max(opened, closed)
-    return csv.QUOTE_MINIMAL if encloses else csv.QUOTE_NONE
+    if opened and 2 * min(opened, closed) >= max(opened, closed):
+        return [csv.QUOTE_MINIMAL]
+    if known and opened == closed + 1:
+        return [csv.QUOTE_NONE, csv.QUOTE_MINIMAL]
+    return [csv.QUOTE_NONE]

@@ -1,6 +1,7 @@
 """The layout of plain text is guessed from samples."""
 
 import gzip
+import json
 import re
 from pathlib import Path
 
@@ -126,3 +127,22 @@ def test_a_format_is_proposed_once_it_is_registered(
     assert (found.reader, found.why, found.documents) == ("letters", "letters, by the content", 80)
     assert not found.html
     assert found.line_break is None
+
+
+@pytest.mark.parametrize("size", [1_000, 200_000, 3_000_000])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.csv.gz"])
+def test_the_column_is_found_however_long_the_first_text_is(
+    tmp_path: Path, name: str, size: int
+) -> None:
+    line = "A sentence of the text. " if ".tsv" in name else "A sentence, so to say,\nof the text. "
+    text = line * (size // len(line))
+    separator = "\t" if ".tsv" in name else ","
+    quoted = text if ".tsv" in name else f'"{text}"'
+    table = f"id{separator}words\n1{separator}{quoted}\n2{separator}A short text.\n"
+    if name == "a.jsonl":
+        table = "".join(json.dumps({"id": n, "words": one}) + "\n" for n, one in enumerate([text]))
+    content = table.encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    (found,) = look(str(tmp_path)).sources
+    assert found.text_field == "words"
+    assert found.text_bytes == pytest.approx(len(content), rel=0.01)
