@@ -33,6 +33,7 @@ from cloze.model.hugging_face.sentence_modules import (
     SentenceModules,
 )
 from cloze.model.hugging_face.source import open_source
+from cloze.model.inference.unread import Unread, unread_texts
 from cloze.model.tasks.features import around_masks, batches_by_length, tokens_at_once
 
 WINDOW = 2048
@@ -68,8 +69,8 @@ class WindowVectors(NamedTuple):
 
     vectors: Sequence[npt.NDArray[np.float32]]
     """N of [D]."""
-    truncated: int
-    """How many of the texts were too long."""
+    unread: Unread
+    """What was not read of the texts."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ class Model:
     ) -> Iterator[npt.NDArray[np.float32]]:
         """`embed` for a stream of texts: vectors [D] in the texts' order.
 
-        `say`: what is told how many texts were truncated.
+        `say`: what is told how many texts were truncated, or are unknown words.
         """
         options = EmbedOptions(pooling, layers, truncate, prompt)
         self._check(options)
@@ -274,8 +275,8 @@ class Model:
         modules = self._modules_for(options)
         return modules.max_seq_length if modules else self.config.max_position_embeddings
 
-    def _read(self, window: Window, options: EmbedOptions) -> tuple[list[Example], int]:
-        """[CLS] text [SEP] of each text, and how many of them were truncated."""
+    def _read(self, window: Window, options: EmbedOptions) -> tuple[list[Example], Unread]:
+        """[CLS] text [SEP] of each text, and what of them is not read."""
         tokenizer, modules, longest = (
             self.tokenizer,
             self._modules_for(options),
@@ -287,7 +288,7 @@ class Model:
             texts = [modules.text(text, before) for text in texts]
         # [CLS] and [SEP] are added below, because a text is truncated before them.
         ids = tokenizer.encode_all(texts)
-        truncated = 0
+        unread = unread_texts(ids, unk_id=tokenizer.unk_id)
         for number, text in enumerate(ids, start=window.first + 1):
             if len(text) + 2 <= longest:
                 continue
@@ -298,11 +299,11 @@ class Model:
                     f"text {number}: {len(text) + 2} tokens, the encoder has {longest} "
                     "positions; cut it into parts, or allow truncation"
                 )
-            truncated += 1
+            unread.truncated += 1
         examples = [
             Example([tokenizer.cls_id, *text[: longest - 2], tokenizer.sep_id]) for text in ids
         ]
-        return examples, truncated
+        return examples, unread
 
     def _in_order(
         self,
@@ -310,13 +311,12 @@ class Model:
         options: EmbedOptions,
         say: Callable[[str], object],
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """The vectors of all windows; says how many texts were truncated."""
-        truncated = 0
+        """The vectors of all windows; says what was not read of the texts."""
+        unread = Unread()
         for window in windows:
-            truncated += window.truncated
+            unread.add(window.unread)
             yield from window.vectors
-        if truncated:
-            say(f"{truncated:,} texts of more than {self._longest(options)} tokens were truncated")
+        unread.report(say, longest=self._longest(options))
 
     def _masked_examples(self, window: Window) -> list[Example]:
         """[CLS] text [SEP] with its [MASK]s as positions to predict.
@@ -371,8 +371,8 @@ def window_vectors(
         after_batch()
         return rows
 
-    examples, truncated = model._read(window, options)
-    return WindowVectors([*_by_length(examples, compute, device=device)], truncated)
+    examples, unread = model._read(window, options)
+    return WindowVectors([*_by_length(examples, compute, device=device)], unread)
 
 
 def require_finite(found: npt.NDArray[np.float32], what: str) -> npt.NDArray[np.float32]:

@@ -32,6 +32,7 @@ from cloze.model.hugging_face.model_files import SavedTask, read_model, saved_so
 from cloze.model.hugging_face.source import open_source
 from cloze.model.inference.load import WINDOW_CHARACTERS, pack_encoder, require_finite
 from cloze.model.inference.task_file import ANSWERS, SPLIT, TaskFile, to_score
+from cloze.model.inference.unread import Unread, unread_sequences
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.tasks.files.task_table import TaskTable, tabulated
 from cloze.model.tasks.problems import family_of, load_problem, wanted_columns
@@ -104,7 +105,7 @@ class Predictor:
 
         # A stream of any length is predicted a window at a time: memory holds one window, and a
         # batch has enough texts of similar lengths to be even.
-        first = 1
+        first, unread = 1, Unread()
         for window in self._windows(named(), lambda row: row.get("document"), characters):
             # Rows keep their numbers in the stream, which error messages name.
             lines = tuple(range(first, first + len(window)))
@@ -121,7 +122,8 @@ class Predictor:
                         f"{source}:{line}: has {', '.join(row) or 'nothing'}; task "
                         f"{self.saved.task.name} ({self.saved.task.kind}) expects {shape}"
                     )
-            yield from self._table(tabulated(source, window, wanted, lines=lines))
+            yield from self._table(tabulated(source, window, wanted, lines=lines), unread)
+        self._report(unread)
 
     @checked
     def open(self, path: str | Path) -> TaskFile:
@@ -132,11 +134,13 @@ class Predictor:
     def answers(self, file: TaskFile) -> Iterator[tuple[Mapping[str, JsonValue], Row]]:
         """Each row of a file, as it is read, with its prediction; its labels are ignored."""
         document = wanted_columns(self.saved.task, SPLIT).in_file("document")
+        unread = Unread()
         for window in self._windows(
             iter(file), lambda row: row[1].get(document), lambda row: characters(row[1])
         ):
-            found = self._table(file.window(window))
+            found = self._table(file.window(window), unread)
             yield from zip((row for _, row in window), found, strict=True)
+        self._report(unread)
 
     @checked
     def file(self, path: str | Path) -> Iterator[Row]:
@@ -168,9 +172,14 @@ class Predictor:
     def table(self, table: TaskTable) -> Iterator[Row]:
         """Predictions for the rows of a table, in order; its labels are ignored."""
         documents = table.columns.get("document", [None] * len(table))
+        unread = Unread()
         # The rows are in memory already, whatever their length.
         for window in self._windows(range(len(table)), documents.__getitem__, lambda _: 0):
-            yield from self._table(table.take(window))
+            yield from self._table(table.take(window), unread)
+        self._report(unread)
+
+    def _report(self, unread: Unread) -> None:
+        unread.report(say, longest=self.saved.task.max_seq_length)
 
     def _windows(
         self,
@@ -193,23 +202,25 @@ class Predictor:
         if window:
             yield window
 
-    def _table(self, table: TaskTable) -> Iterator[Row]:
+    def _table(self, table: TaskTable, unread: Unread) -> Iterator[Row]:
+        """The predictions of a window; `unread` counts what the model does not see of it."""
         if parts := self.saved.task.family.parts:
             # A text without words has no tags to predict, but keeps its place among the answers.
             kept = [row for row, words in enumerate(table.columns[parts]) if words != []]
             if len(kept) < len(table):
-                found = self._table(table.take(kept)) if kept else iter(())
+                found = self._table(table.take(kept), unread) if kept else iter(())
                 blank: Row = {"prediction": [], **family_of(self.saved.task.kind).no_details}
                 wordless = set(range(len(table))).difference(kept)
                 yield from (
                     {**blank} if row in wordless else next(found) for row in range(len(table))
                 )
                 return
-        yield from self._answers(table)
+        yield from self._answers(table, unread)
 
-    def _answers(self, table: TaskTable) -> Iterator[Row]:
+    def _answers(self, table: TaskTable, unread: Unread) -> Iterator[Row]:
         # Answers in the file are left out: an unreadable label must not stop a prediction.
         problem = load_problem(self.saved.task, self.tokenizer, {SPLIT: table.without(ANSWERS)})
+        unread.add(unread_sequences(problem.sequences[SPLIT], unk_id=self.tokenizer.unk_id))
         with self._one_at_a_time:
             approach = FineTuning(problem, self.model, precision=self.precision)
             logits = split_logits(problem, approach, SPLIT)

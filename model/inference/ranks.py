@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from io import BufferedIOBase
 from itertools import chain, islice
@@ -43,6 +43,7 @@ from cloze.model.inference.load import (
     load_model,
     window_vectors,
 )
+from cloze.model.inference.unread import Unread
 from cloze.model.training.distributed import training_device
 from cloze.model.training.start import shares_of_cores, threads_per_rank
 
@@ -197,7 +198,8 @@ class _Rank:
             self._error = kind(answer["error"])
             raise self._error
         matrix_ND = np.frombuffer(content, SENT).reshape(len(window.texts), -1)
-        return WindowVectors([*matrix_ND.astype(np.float32, copy=False)], answer["truncated"])
+        vectors = [*matrix_ND.astype(np.float32, copy=False)]
+        return WindowVectors(vectors, Unread(**answer["unread"]))
 
     def __enter__(self) -> "_Rank":
         return self
@@ -276,7 +278,7 @@ def _answer(stream: BufferedIOBase) -> None:
             after_batch=partial(_put, stream, {}),
         )
         content = np.stack(found.vectors).astype(SENT, copy=False).tobytes()
-        _put(stream, {"truncated": found.truncated}, content)
+        _put(stream, {"unread": asdict(found.unread)}, content)
 
 
 if __name__ == "__main__":

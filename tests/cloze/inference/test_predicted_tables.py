@@ -23,6 +23,7 @@ from pydantic import JsonValue
 
 from cloze.command import exit_code
 from cloze.model.finetune.finetune import make_trials
+from cloze.model.inference.predict import load_predictor
 from tests.model.task_builders import (
     TINY,
     encoder_artifact,
@@ -221,6 +222,25 @@ def test_what_a_table_loses_or_may_have_lost_is_said(
     (tmp_path / name).write_text(content)
     printed(model, tmp_path / name)
     assert said in capsys.readouterr().err
+
+
+def test_predictions_say_what_the_model_has_not_read(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["a list", "a list " * 20, "a šźż", "ščť ďľň", ""]
+    file = tmp_path / "t.csv"
+    file.write_text("text_a\n" + "".join(f'"{text}"\n' for text in texts), "utf-8")
+    truncated = "1 texts of more than 16 tokens were truncated"
+    unknown = (
+        "1 of 5 texts are mostly words that the model's vocabulary lacks ([UNK]): what it computes "
+        "of them says little"
+    )
+    for arguments in ([str(file)], texts):
+        assert exit_code(["predict", model, *arguments]) == 0
+        said = capsys.readouterr().err.splitlines()
+        assert [said.count(truncated), said.count(unknown)] == [1, 1]
+    list(load_predictor(model).rows(texts[:1]))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_file_without_the_column_of_texts_is_told_what_can_be_done(

@@ -102,6 +102,16 @@ def test_a_file_among_the_texts_is_read_line_by_line_and_reported(cloze: Cloze, 
     assert second == third != first
 
 
+def test_vectors_of_words_that_the_vocabulary_lacks_are_said_to_tell_little(
+    cloze: Cloze, model: str
+) -> None:
+    texts = ["the list", "the xyzzy", "шалом мир", ""]
+    done = cloze("embed", model, *texts)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("1 of 4 texts are mostly words that the model's vocabulary lacks")
+    assert cloze("embed", model, "the list", "names").stderr == ""
+
+
 def test_a_compressed_file_of_texts_gives_the_vectors_of_its_lines(
     cloze: Cloze, model: str
 ) -> None:
