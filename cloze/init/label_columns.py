@@ -28,6 +28,9 @@ MOST_BLANK = 0.1
 
 DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+"""pandas writes small decimals with an exponent: 1e-05."""
+
 SHOWN_LABELS = 5
 
 Columns = dict[str, list[str]]
@@ -106,7 +109,7 @@ def as_trained(labels: Counter[str]) -> Counter[str]:
 
 def _why_no_label(cells: list[str]) -> str:
     """Why a column cannot be the label; empty if it can."""
-    found = filled(cells)
+    found = distinct(cells)
     if not found:
         return "is blank in every row"
     if len(found) == 1:
@@ -151,7 +154,7 @@ def label_columns(values: dict[str, list[str]]) -> list[str]:
         blank = sum(not is_filled(value) for value in column) / len(column)
         words = re.split(r"[^a-z]+", name.lower())
         labels = len(separated(Counter(column))[1])
-        if len(found) < 2:
+        if len(distinct(column)) < 2:
             continue
         most = _most_labels(len(column))
         if name.lower() in LABEL_NAMES and (labels <= most or are_numbers(found)):
@@ -187,9 +190,14 @@ def filled(cells: list[str]) -> set[str]:
     return {cell.strip() for cell in cells if is_filled(cell)}
 
 
+def distinct(cells: list[str]) -> set[str]:
+    """The labels of a column as training tells them apart: 1 and 1.0 are one."""
+    return {*as_trained(Counter(filled(cells)))}
+
+
 def are_numbers(cells: Iterable[str]) -> bool:
-    """Whether all cells are decimal numbers."""
-    return all(cell.strip().lstrip("-").replace(".", "", 1).isdigit() for cell in cells)
+    """Whether all cells are numbers."""
+    return all(NUMBER.fullmatch(cell.strip()) for cell in cells)
 
 
 def separated(cells: Counter[str]) -> tuple[str, Counter[str]]:

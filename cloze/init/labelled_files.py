@@ -26,8 +26,8 @@ from cloze.init.label_columns import (
     are_numbers,
     as_trained,
     columns_of,
+    distinct,
     doubts,
-    filled,
     is_filled,
     label_columns,
     lone_labels,
@@ -312,7 +312,7 @@ def _refuse_twins(columns: TableColumns, path: str) -> None:
 def _refuse_label_without_two(columns: TableColumns, path: str) -> None:
     """Refuse a column that is the label by its name, and has less than two."""
     for name, why in unusable_labels(columns.values).items():
-        if name.lower() in ALWAYS_LABELS and len(filled(columns.values[name])) < 2:
+        if name.lower() in ALWAYS_LABELS and len(distinct(columns.values[name])) < 2:
             raise UsageError(
                 f"{path}: {name} {why}, expected two labels or more; fill them in, or rename the "
                 "column to train on the texts alone"

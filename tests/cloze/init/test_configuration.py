@@ -475,6 +475,23 @@ def test_a_compressed_table_that_is_cut_short_is_refused(folder: Path) -> None:
                 read(str(packed), Wanted(required=("text",)))
 
 
+@pytest.mark.parametrize("names", [("1", "1.0"), ("0.0", "0")])
+def test_spellings_of_one_number_are_one_label_which_is_too_few(
+    folder: Path, names: tuple[str, str]
+) -> None:
+    rows = "".join(f"text {number},{names[number % 2]}\n" for number in range(20))
+    (folder / "t.csv").write_text(f"text,label\n{rows}")
+    with pytest.raises(UsageError, match=r"label has one value only, '[01]', expected two labels"):
+        labelled_files(find_files("t.csv"), trains=True)
+
+
+def test_numbers_with_an_exponent_make_a_regression(folder: Path) -> None:
+    rows = "".join(f"text {n},{number!r}\n" for n, number in enumerate([1e-05, 0.5, 2.5e-07] * 40))
+    (folder / "t.csv").write_text(f"text,label\n{rows}")
+    found = labelled_files(find_files("t.csv"))
+    assert found is not None and found.kind == "regression"
+
+
 def test_labels_with_one_row_are_named_before_training_refuses_them(folder: Path) -> None:
     rows = "".join(f"text {number},{'ab'[number % 2]}\n" for number in range(20))
     (folder / "t.csv").write_text(f"text,label\n{rows}rare one,c\n")
