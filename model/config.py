@@ -987,8 +987,9 @@ class ChoiceConfig(Config):
     )
     """Approaches to compare. `class_means`: the nearest mean vector of a class; `linear`: logistic
     or ridge regression on the encoder's vectors; `contrastive`: the encoder's upper layers are
-    tuned on pairs of texts first (SetFit); `fine_tuning`: of all parameters, for sentence encoders
-    from the linear head (Kumar et al. 2022)."""
+    tuned on pairs of texts first (SetFit), and on the labels' names if those tell the rows apart;
+    `fine_tuning`: of all parameters, for sentence encoders from the linear head (Kumar et al.
+    2022)."""
 
     folds: int = Field(default=5, ge=2, le=100)
     """Parts of the rows, each of which is predicted by a model trained on the others."""
@@ -1321,11 +1322,11 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 20
-    """20: numbers of a regression that are large, or differ by little, are learnt standardised;
-    19: suspects are cut where chance explains them; 18: with many rows fine-tuning is taken
-    unless clearly worse, and passages of the hybrid loss are held by as much as they have queries;
-    17:
+    format_version: ClassVar[int] = 21
+    """21: contrastive tuning has the names of labels, too; 20: numbers of a regression that are
+    large, or differ by little, are learnt standardised; 19: suspects are cut where chance explains
+    them; 18: with many rows fine-tuning is taken unless clearly worse, and passages of the hybrid
+    loss are held by as much as they have queries; 17:
     contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:
     sentence encoders read as much as before if they trained on shorter texts; 15:
     contrastive tuning takes twelve steps, wrong labels have rows of the file; 14: it trains

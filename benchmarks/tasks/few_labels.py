@@ -22,6 +22,9 @@ as `--most` allows. With `--characters`, texts end there, for all sides.
 
 Pairs of SetFit grow with the square of the rows, in which 77 classes of 8 rows are 23,000 steps.
 `setfit_undersampling` is SetFit with as many pairs of different classes as there are of the same.
+
+Ours reads the names of labels where they tell the rows apart. SetFit by its defaults reads none,
+nor does `without_names`, which is ours otherwise.
 """
 
 import argparse
@@ -46,7 +49,7 @@ from benchmarks.measuring import Figures
 from cloze.artifacts.results import Trial
 from cloze.artifacts.stage import InputRef, StageTable
 from cloze.model.config import FinetuneStage
-from cloze.model.finetune import contrast
+from cloze.model.finetune import contrast, trials
 from cloze.model.finetune.finetune import make_trials
 
 Rows = list[tuple[str, str]]
@@ -134,6 +137,12 @@ def ours(train: Rows, test: Rows, seed: int) -> Figures:
     return found
 
 
+def without_names(train: Rows, test: Rows, seed: int) -> Figures:
+    """Ours, but contrastive tuning has the rows alone."""
+    with patch.object(trials, "telling_names", lambda *given: None):
+        return ours(train, test, seed)
+
+
 def planted(train: Rows, test: Rows, seed: int) -> Figures:
     """Wrong labels among the training rows that a run suspects."""
     rng = np.random.default_rng(seed)
@@ -209,6 +218,7 @@ def setfit(
 
 SIDES: dict[str, Callable[[Rows, Rows, int], Figures]] = {
     "ours": ours,
+    "without_names": without_names,
     "vectors_and_regression": vectors_and_regression,
     "setfit": setfit,
     "setfit_undersampling": partial(setfit, sampling_strategy="undersampling"),

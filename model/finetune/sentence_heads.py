@@ -58,7 +58,10 @@ class VectorCache:
 
     def of(self, problem: Problem, split: str) -> Vectors:
         """[N, H] vectors of length 1 of a split's sequences, in the file's order."""
-        sequences = whole_vocabulary(problem, split)
+        return self.of_sequences(whole_vocabulary(problem, split))
+
+    def of_sequences(self, sequences: Sequences) -> Vectors:
+        """[N, H] vectors of length 1, of ids of the whole vocabulary."""
         keys = [sequence_key(sequences, row) for row in range(len(sequences))]
         # Backwards, so that of equal sequences the first row stays in the dictionary.
         first = {key: row for row, key in reversed(list(enumerate(keys))) if key not in self._known}

@@ -37,7 +37,7 @@ from cloze.model.encoder.models import Encoder, HeadInput, SentenceModel, TaskMo
 from cloze.model.encoder.scaled_linear import ScaledLinear
 from cloze.model.finetune.approaches import FineTuning
 from cloze.model.finetune.choice import Chosen, CrossValidation, more_passes
-from cloze.model.finetune.contrast import FrozenLayers, tuned_by_contrast
+from cloze.model.finetune.contrast import FrozenLayers, telling_names, tuned_by_contrast
 from cloze.model.finetune.error_analysis import confusion, errors, scored_split
 from cloze.model.finetune.feature_based import LAYERS, FeatureBased, FeatureCache, FeatureHead
 from cloze.model.finetune.sentence_heads import (
@@ -605,7 +605,10 @@ class TrialRunner:
             return HeadTrainer(problem, model(frozen.encoder), vectors, inverse_penalty=penalty)
         # The encoder moves, so its vectors belong to this trial alone and are not cached.
         if approach == "contrastive":
-            moved, vectors = tuned_by_contrast(problem, frozen.lower, recipe, self.world)
+            names = telling_names(problem, frozen.vectors, initial.tokenizer)
+            if names is not None and plan.chosen:  # not a fold of the cross-validation
+                say(f"finetune {plan.title}: the labels' names are trained on, too")
+            moved, vectors = tuned_by_contrast(problem, frozen.lower, recipe, self.world, names)
             return HeadTrainer(problem, model(moved), vectors, inverse_penalty=penalty)
         started = model(encoder(problem.used_ids))
         # From the linear head, trained further with the whole encoder (linear probing, then fine-

@@ -114,6 +114,18 @@ class Sequences:
         )
 
 
+def joined(first: Sequences, second: Sequences) -> Sequences:
+    """The inputs of both, one after the other."""
+    return Sequences(
+        Ragged(
+            np.concatenate((first.input_ids.values, second.input_ids.values)),
+            offsets_of(np.concatenate((first.lengths, second.lengths))),
+        ),
+        np.concatenate((first.segment_a_lengths, second.segment_a_lengths)),
+        first.truncated + second.truncated,
+    )
+
+
 def tokenize(tokenizer: SubwordTokenizer, texts: Sequence[str]) -> Ragged:
     """Token ids of every text, without [CLS] and [SEP]."""
     return ragged(tokenizer.encode_all(texts))
