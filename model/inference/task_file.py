@@ -61,9 +61,14 @@ class TaskFile:
                 labels = None
         self.columns = self._rows.columns or found
         self._labels = labels if labels and labels.are_there() else None
+        self._label = _label_in_file(task)
         self.separator = self._rows.separator
         self.marked = self._rows.marked
         self.remarks = self._rows.said()
+        if self._labels and self._labels.blank:
+            self.remarks += (
+                f"{path}: rows without a label are not scored: {self._labels.blank:,}",
+            )
         if labels is None:
             many = f"more than {MOST_LABELS:,} labels"
             self.remarks += (f"{path}: not scored, as it has {many}; score a part of it",)
@@ -97,8 +102,9 @@ class TaskFile:
         return scored(self._task, canonical(self._task, SPLIT, table), answers)
 
     def has_label(self, row: Row) -> bool:
-        """Whether the row's answer is scored: not one of a sentence without words."""
-        return not self._parts or row.get(self._parts) != []
+        """Whether the row's answer is scored: not one without label, or without words to tag."""
+        is_blank = bool(self._label) and is_missing(row.get(self._label))
+        return not is_blank and (not self._parts or row.get(self._parts) != [])
 
 
 def scored(task: TaskConfig, table: TaskTable, answers: Sequence[Answered]) -> dict[str, float]:
@@ -115,6 +121,12 @@ def to_score(answer: Answered) -> Answered:
     return {name: answer[name] for name in ("prediction", "text") if name in answer}
 
 
+def _label_in_file(task: TaskConfig) -> str:
+    """The column of a row's only label; empty if rows may have several, or none."""
+    is_one = family_of(task.kind).predicts in ("label", "number")
+    return wanted_columns(task, SPLIT).in_file("label") if is_one else ""
+
+
 class _Labels:
     """The labels of rows, and the shapes of their inputs."""
 
@@ -124,6 +136,9 @@ class _Labels:
         own = task.labels if family_of(task.kind).predicts == "labels" else ()
         self._answers = {*ANSWERS, *own}
         self._required = wanted.required
+        self._label_column = _label_in_file(task)
+        self.blank = 0
+        """Rows without a label, which are not kept."""
         self._parts = task.family.parts and self._names[task.family.parts]
         self._columns: dict[str, list[JsonValue]] = {name: [] for name in self._names}
         self._filled: set[str] = set()
@@ -137,6 +152,9 @@ class _Labels:
     def add(self, number: int, row: Row) -> bool:
         """Keep a row; whether there was room for its labels."""
         if self._parts and row.get(self._parts) == []:
+            return True
+        if self._label_column and is_missing(row.get(self._label_column)):
+            self.blank += 1
             return True
         self._room -= 1
         self._lines.append(number)

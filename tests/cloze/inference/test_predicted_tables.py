@@ -243,6 +243,22 @@ def test_predictions_say_what_the_model_has_not_read(
     assert capsys.readouterr().err == ""
 
 
+def test_rows_without_a_label_are_predicted_but_not_scored(
+    model: str, numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.csv"
+    for of_task, labels in ((model, "ab"), (numbers, "12")):
+        rows = f"a list,{labels[0]}\na list,\nb names,{labels[1]}\n"
+        file.write_text(f"text_a,label\n{rows}")
+        assert exit_code(["predict", of_task, str(file)]) == 0
+        said = capsys.readouterr()
+        assert len(said.out.splitlines()) == 4
+        assert f"{file}: rows without a label are not scored: 1" in said.err
+        whole = load_predictor(of_task).evaluate(file)
+        file.write_text(f"text_a,label\na list,{labels[0]}\nb names,{labels[1]}\n")
+        assert load_predictor(of_task).evaluate(file) == whole
+
+
 def test_a_file_without_the_column_of_texts_is_told_what_can_be_done(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
