@@ -11,6 +11,10 @@ Out: benchmarks/results/adapted_vectors.json: by collection and seed, nDCG@10 of
 The encoder is trained on the collection's text alone, by `cloze adapt` with so many steps (--steps;
 of a small collection, as many as its spans make). A passage is a whole paragraph; of a file with
 more than `--questions` questions a sample is drawn (seed 0).
+
+With `--asked N` the command is given N of the other questions, by which it chooses and judges
+(`--evaluate`), vectors of terms among the candidates; of a folder in BEIR's layout, every second
+question, and the others are measured.
 """
 
 import json
@@ -38,6 +42,9 @@ from cloze.model.inference.load import model_of, read_sentence_encoder
 from cloze.model.retrieval.candidates import QuestionSet, search_quality
 from cloze.model.retrieval.ranking_metrics import Floats, interval
 
+SAID = ("share", "kept_share", "terms", "kept_terms", "difference", "low", "reported_by")
+"""By the command, of what it keeps."""
+
 
 def quality(encoder: str, asked: QuestionSet) -> Floats:
     """[Q] nDCG@10 of a ranking of all passages by the encoder's vectors."""
@@ -45,9 +52,28 @@ def quality(encoder: str, asked: QuestionSet) -> Floats:
     return search_quality(model, asked)
 
 
+def halved(folder: Path, directory: Path) -> Path:
+    """Two folders with the documents of `folder`, each with half of its questions; the first.
+
+    The other one's name ends in `-asked`.
+    """
+    header, *grades = (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()
+    names = list(dict.fromkeys(line.split("\t")[0] for line in grades))
+    for place, name in enumerate((folder.name, f"{folder.name}-asked")):
+        half, own = directory / name, set(names[place::2])
+        (half / "qrels").mkdir(parents=True, exist_ok=True)
+        for file in ("corpus.jsonl", "queries.jsonl"):
+            (half / file).write_bytes((folder / file).read_bytes())
+        kept = [line for line in grades if line.split("\t")[0] in own]
+        (half / "qrels" / "test.tsv").write_text("\n".join([header, *kept]) + "\n", "utf-8")
+    return directory / folder.name
+
+
 def adapted(model: str, folder: Path, directory: Path, *, seed: int, options: list[str]) -> str:
     """Adapt the encoder to the documents of `folder`; the name of the run."""
     name = f"{folder.name}-{seed}"
+    asked = folder.with_name(f"{folder.name}-asked")
+    options = [*options, *(("--evaluate", str(asked)) if asked.exists() else ())]
     command = [sys.executable, "-P", "-m", "cloze", "adapt", model, str(folder / "corpus.jsonl")]
     command += ["--name", name, "--without-prefect", *options]
     command += ["--set", f"seed={seed}", "--set", f"finetune.seeds=[{seed}]"]
@@ -78,7 +104,7 @@ def measured(
         said = kept.manifest.statistics
         figures[f"seed {seed}"] = {
             "updates": trained.manifest.statistics["steps"],
-            "said": {one: said[one] for one in ("share", "kept_share", "difference", "low")},
+            "said": {one: said[one] for one in SAID},
             **{f"{one} minus before": interval(gains[one][-1])._asdict() for one in gains},
         }
         print(folder.name, json.dumps(figures, indent=1), flush=True)
@@ -93,7 +119,7 @@ def main() -> None:
     """Measure every collection."""
     parser = Arguments(__doc__, output="adapted_vectors.json")
     parser.add_options(model="", squad="", beir="", workspace="", seeds="0,1,2", more="")
-    parser.add_options(questions=1500, steps=200)
+    parser.add_options(questions=1500, asked=0, steps=200)
     arguments = parser.parse_args()
     model = sentence_encoder(arguments.model)
     options = ["--steps", f"{arguments.steps}", *arguments.more.split()]
@@ -106,8 +132,13 @@ def main() -> None:
             folder = directory / path.stem.replace(".", "_")
             if not folder.exists():
                 write_beir(path, folder, questions=arguments.questions)
+            beside = folder.with_name(f"{folder.name}-asked")
+            if arguments.asked and not beside.exists():
+                sizes = {"questions": arguments.questions, "beside": arguments.asked}
+                write_beir(path, beside, **sizes)
             folders.append(folder)
-        folders += [Path(path).resolve() for path in arguments.beir.split(",") if path]
+        whole = [Path(path).resolve() for path in arguments.beir.split(",") if path]
+        folders += [halved(one, directory) if arguments.asked else one for one in whole]
         for folder in folders:
             result[folder.name] = measured(
                 model,

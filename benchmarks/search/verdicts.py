@@ -236,15 +236,15 @@ def main() -> None:
                 "kind": kind,
                 "learning_rate": rate,
                 "before": found.before,
-                "share": found.share,
-                "replaces": found.kept_share > 0,
+                "share": found.best.share,
+                "replaces": found.kept.share > 0,
                 "difference": found.difference._asdict(),
             }
         )
         if people:
             before_Q, after_Q = (
                 search_quality(model_of(between(old, new, share), precision=PRECISION), people)
-                for share in (0.0, found.share)
+                for share in (0.0, found.best.share)
             )
             said = interval(after_Q - before_Q, groups_Q=people.groups_Q)
             cases[-1] |= {"questions": len(before_Q), "people": said._asdict()}

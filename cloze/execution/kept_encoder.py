@@ -7,7 +7,8 @@ Out: `adapted`, an artifact of the run with the encoder that is kept: the traine
      made again with that.
 
 Without questions queries made of held-out passages decide: dev chooses among the candidates, test
-reports. With questions half of them choose and the other half report, on the folder's passages.
+reports. With questions half of them choose and the other half report, on the folder's passages;
+only then vectors of terms are tried, which are about the passages that they are fitted to.
 """
 
 import time
@@ -41,14 +42,20 @@ from cloze.inference.collection import SearchedFolder, index_folder
 from cloze.inference.searcher import WORDS
 from cloze.model.inference.export import contents
 from cloze.model.inference.load import model_of, read_sentence_encoder
-from cloze.model.retrieval.candidates import SHARES, QuestionSet, Verdict, between, choose
+from cloze.model.retrieval.candidates import (
+    SHARES,
+    TERM_WEIGHTS,
+    QuestionSet,
+    Verdict,
+    choose,
+)
 from cloze.model.retrieval.passage_index import PASSAGES, read_passages
 from cloze.model.retrieval.questions import Question, find_gold, read_questions
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import Wanted
 from cloze.model.tasks.ranking import RankingTexts
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 MOST_PASSAGES = 20_000
 """Passages among which questions are ranked; of a larger folder, the right ones and a sample."""
@@ -70,6 +77,8 @@ class Evidence:
 
     choosing: QuestionSet
     reporting: QuestionSet
+    term_weights: tuple[float, ...] = ()
+    """Of vectors of terms to try."""
 
 
 def keep_if_better(
@@ -93,7 +102,7 @@ def keep_if_better(
     table = StageTable(
         stage=ADAPTED,
         format_version=FORMAT_VERSION,
-        config={"shares": [*SHARES], "words": WORDS},
+        config={"shares": [*SHARES], "term_weights": [*TERM_WEIGHTS], "words": WORDS},
         inputs={name: InputRef(digest=digest) for name, digest in inputs.items()},
         output="",
     )
@@ -146,8 +155,9 @@ def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -
         choosing=evidence.choosing,
         reporting=evidence.reporting,
         say=lambda line: say(f"adapt: {line}"),
+        term_weights=evidence.term_weights,
     )
-    files = contents(between(old, new, verdict.kept_share))
+    files = contents(verdict.encoder(old, new))
     entries = [put_bytes(table.output, content, name=name) for name, content in files.items()]
     words = new.tokenizer.size - old.tokenizer.size  # 0 where none are added
     facts = _facts(verdict, evidence, words=words)
@@ -155,15 +165,19 @@ def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -
 
 
 def _facts(verdict: Verdict, evidence: Evidence, *, words: int) -> KeptEncoder:
+    found = verdict.candidates
     return KeptEncoder(
-        share=verdict.share,
-        kept_share=verdict.kept_share,
+        share=verdict.best.share,
+        terms=verdict.best.terms,
+        kept_share=verdict.kept.share,
+        kept_terms=verdict.kept.terms,
         before=verdict.before,
         difference=verdict.difference.mean,
         low=verdict.difference.low,
         high=verdict.difference.high,
         margin=verdict.margin,
-        candidates=verdict.candidates,
+        candidates=tuple((one.share, score) for one, score in found if not one.terms),
+        term_candidates=tuple((one.terms, score) for one, score in found if one.terms),
         chosen_by=f"{len(evidence.choosing.questions):,} {evidence.choosing.name}",
         reported_by=f"{len(evidence.reporting.questions):,} {evidence.reporting.name}",
         passages=len(evidence.reporting.passages),
@@ -193,7 +207,7 @@ def _of_pairs(pairs: Artifact, kind: str) -> Evidence:
         most = max(MOST_BESIDE_PAIRS, len(own.passages))
         texts_of = (tuple(own.queries), tuple(passages[:most]))
         sets.append(QuestionSet(f"{name} ({split})", *texts_of, relevant, margin))
-    return Evidence(*sets)
+    return Evidence(sets[0], sets[1])
 
 
 def _index(initial: str, folder: str, questions: str, space: Workspace) -> Artifact:
@@ -241,7 +255,7 @@ def _of_questions(questions: str, index: Artifact) -> Evidence:
                 tuple({number[row]: g for row, g in grades[one].items()} for one in kept),
             )
         )
-    return Evidence(*halves)
+    return Evidence(halves[0], halves[1], TERM_WEIGHTS)
 
 
 def _by_passage(

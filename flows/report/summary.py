@@ -287,10 +287,9 @@ class KeptEncoder(Result):
     """What `cloze adapt` decided: which encoder the run's name stands for."""
 
     share: float
-    """Of the way from the original weights to the trained ones, of the best candidate; 0: none is
-    better than the original."""
+    """Of the way from the original weights to the trained ones, of the best candidate."""
     kept_share: float
-    """Of the encoder that is kept; 0: the original, as the candidate is not better for certain."""
+    """Of the encoder that is kept."""
     before: float
     """nDCG@10 of the original, on the queries that report."""
     difference: float
@@ -310,6 +309,18 @@ class KeptEncoder(Result):
     """Passages that are ranked for each query that reports."""
     words: int = 0
     """Words added to the vocabulary."""
+    terms: float = 0.0
+    """Weight of the best candidate's term vectors; if `share` is 0, too, the original is best."""
+    kept_terms: float = 0.0
+    """Of the encoder that is kept. With `kept_share` 0, too, it is the original, as the candidate
+    is not better for certain."""
+    term_candidates: tuple[tuple[float, float], ...] = ()
+    """(weight, nDCG@10) of the best share with term vectors, on the queries that chose."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether another encoder than the original is kept."""
+        return bool(self.kept_share or self.kept_terms)
 
 
 class StageFacts(Result):

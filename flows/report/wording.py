@@ -192,7 +192,7 @@ class Finding(NamedTuple):
 def finding(summary: Summary, task: TaskScore) -> Finding | None:
     """What `cloze adapt` decided by search, else the verdict on the deciding comparison, if any."""
     if kept := kept_for(summary, task):
-        outcome: Outcome = "win" if kept.kept_share else "none"
+        outcome: Outcome = "win" if kept.replaces else "none"
         amount = f"{points(kept.difference)} points"
         return Finding(amount, outcome, f"Kept: {kept_words(kept)}.")
     comparison = deciding_comparison(task)
@@ -215,26 +215,27 @@ def is_search(task: TaskScore) -> bool:
 def kept_words(kept: KeptEncoder) -> str:
     """Which encoder was kept, and what it is worth."""
     # Three outcomes: nothing beats the original, something does for certain, or not for certain.
-    if not kept.share:
+    if not (kept.share or kept.terms):
         return f"the original encoder, the best on {kept.chosen_by}"
     before, after = (100 * score for score in (kept.before, kept.before + kept.difference))
     gain = (
         f"nDCG@10 {before:.1f} → {after:.1f}, {points(kept.difference)} "
         f"[{points(kept.low)}, {points(kept.high)}] (99 %) on {kept.reported_by}"
     )
-    what = candidate_name(kept.share)
+    what = candidate_name(kept.share, kept.terms)
     if kept.words:
         what += f" with {kept.words:,} words added"
-    if kept.kept_share:
+    if kept.replaces:
         return f"{what}, chosen on {kept.chosen_by}: {gain}"
     much = f" by {100 * kept.margin:.1f}" if kept.margin else ""
     return f"the original encoder; {what} is not better{much} for certain: {gain}"
 
 
-def candidate_name(share: float) -> str:
+def candidate_name(share: float, terms: float) -> str:
     """An encoder at some share of the way from the original weights to the trained ones."""
     names = {0.0: "the original encoder", 1.0: "the trained encoder"}
-    return names.get(share, f"{share:.0%} of the change")
+    name = names.get(share, f"{share:.0%} of the change")
+    return f"{name} with term vectors × {terms:g}" if terms else name
 
 
 def has_made_up_queries(summary: Summary, task: TaskScore) -> bool:
@@ -684,9 +685,15 @@ def candidate_rows(
 
 def kept_rows(kept: KeptEncoder) -> list[tuple[str, str, bool]]:
     """Name and score of the original and every candidate, and whether it is kept."""
+    rows = [(share, 0.0, score) for share, score in kept.candidates]
+    rows += [(kept.share, weight, score) for weight, score in kept.term_candidates]
     return [
-        (candidate_name(share), f"{100 * score:.1f}", share == kept.kept_share)
-        for share, score in kept.candidates
+        (
+            candidate_name(share, terms),
+            f"{100 * score:.1f}",
+            (share, terms) == (kept.kept_share, kept.kept_terms),
+        )
+        for share, terms, score in rows
     ]
 
 

@@ -155,9 +155,10 @@ class EncoderFiles:
         single = self.modules.single_pooling if self.modules else "mean"
         if single is None:
             raise UsageError(
-                "the encoder's modules.json has a Dense or LayerNorm module, another pooling than "
-                "mean or cls, or lowercases: such vectors can be used but not trained; remove the "
-                "file to train the encoder's mean vectors"
+                "the encoder's modules.json has a Dense, LayerNorm or TermVectors module, another "
+                "pooling than mean or cls, or lowercases: such vectors can be used but not "
+                "trained; start from the encoder that it was made from, or remove the file to "
+                "train the encoder's mean vectors"
             )
         return single
 

@@ -4,9 +4,9 @@ In:  modules.json and the files it refers to: the modules after the encoder, pro
 Out: `SentenceModules`: the text that is encoded, its longest length, and the vector of its tokens,
      equal to those of sentence-transformers 6; the same files again for an export.
 
-Pooling (all six modes, also several), Dense, LayerNorm, Normalize and Dropout are computed. Any
-other module, or an option that is not understood, is refused: a vector that is nearly right would
-rank wrongly in silence.
+Pooling (all six modes, also several), Dense, LayerNorm, Normalize and Dropout are computed, and
+term vectors, a module of ours. Any other module, or an option that is not understood, is refused: a
+vector that is nearly right would rank wrongly in silence.
 """
 
 import json
@@ -26,6 +26,7 @@ from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.tokenizer import SubwordTokenizer, WordPieceTokenizer
 from cloze.model.data.batch import PackedBatch, on
 from cloze.model.hugging_face.source import Source, read_tensors
+from cloze.model.hugging_face.term_vectors import TYPE, TermVectors
 
 # T tokens of a batch, B sequences, H hidden size, D width of a vector
 
@@ -85,8 +86,8 @@ class ModuleStep:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """`linear.weight` and `linear.bias`, or `norm.weight` and `norm.bias`."""
 
-    def __call__(self, vectors_BD: Tensor) -> Tensor:
-        """The vectors after this module."""
+    def __call__(self, vectors_BD: Tensor, batch: PackedBatch) -> Tensor:
+        """The vectors of the batch's sequences after this module."""
         if self.kind == "Normalize":
             return functional.normalize(vectors_BD, dim=-1)
         # in fp32, as sentence-transformers has them
@@ -131,7 +132,7 @@ class SentenceModules:
     pooling: tuple[PoolingMode, ...]
     """Concatenated."""
 
-    steps: tuple[ModuleStep, ...]
+    steps: tuple[ModuleStep | TermVectors, ...]
     max_seq_length: int
     """Maximum number of tokens, special ones included; longer texts are truncated."""
 
@@ -186,7 +187,7 @@ class SentenceModules:
         found = [pooled(hidden_TH.float(), batch, mode) for mode in self.pooling]
         vectors_BD = torch.cat(found, dim=-1)
         for step in self.steps:
-            vectors_BD = step(vectors_BD)
+            vectors_BD = step(vectors_BD, batch)
         return vectors_BD
 
     def files(self, *, width: int) -> dict[str, bytes]:
@@ -197,7 +198,7 @@ class SentenceModules:
                 "idx": n,
                 "name": str(n),
                 "path": f"{n}_{kind}" if n else "",
-                "type": _MODULE_TYPES + kind,
+                "type": TYPE if kind == TermVectors.kind else _MODULE_TYPES + kind,
             }
             for n, kind in enumerate(kinds)
         ]
@@ -272,7 +273,7 @@ def read_sentence_modules(
             f"{where}: not a list of sentence-transformers' modules; copy the model again, or "
             "remove the file to use the encoder alone"
         ) from None
-    after = ("Dense", "LayerNorm", "Normalize", "Dropout")
+    after = ("Dense", "LayerNorm", "Normalize", "Dropout", TermVectors.kind)
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= set(after):
         raise UsageError(
             f"{where}: {', '.join(kinds)}; expected Transformer, Pooling and any of "
@@ -360,7 +361,7 @@ def _pooling(source: Source, folder: str) -> tuple[PoolingMode, ...]:
     return cast(tuple[PoolingMode, ...], tuple(modes))
 
 
-def _step(source: Source, kind: str, folder: str) -> ModuleStep:
+def _step(source: Source, kind: str, folder: str) -> ModuleStep | TermVectors:
     if kind == "Normalize":
         table: Mapping[str, JsonValue] = {}
         try:
@@ -371,6 +372,8 @@ def _step(source: Source, kind: str, folder: str) -> ModuleStep:
         return NORMALIZE
     table = _settings(source, folder)
     where = f"{source.directory}/{folder}"
+    if kind == TermVectors.kind:
+        return TermVectors.of(table, _tensors(source, folder), where=where)
     _refuse_inputs(where, table)
     if table.get("use_residual"):
         raise UsageError(f"{where}: use_residual is not supported; remove modules.json")
@@ -381,13 +384,7 @@ def _step(source: Source, kind: str, folder: str) -> ModuleStep:
         raise UsageError(
             f"{where}: activation_function {named}, expected one of {', '.join(ACTIVATIONS)}"
         )
-    try:
-        tensors = read_tensors(source, f"{folder}/model.safetensors")
-    except (FileNotFoundError, IntegrityError):
-        raise UsageError(
-            f"{where}: no model.safetensors; a pytorch_model.bin can execute code and is not "
-            "read: load the model with sentence-transformers and save it again"
-        ) from None
+    tensors = _tensors(source, folder)
     own = ("linear.weight", "linear.bias") if kind == "Dense" else ("norm.weight", "norm.bias")
     if own[0] not in tensors or not set(tensors) <= set(own):
         raise IntegrityError(f"{where}: tensors {', '.join(tensors)}, expected {', '.join(own)}")
@@ -396,6 +393,16 @@ def _step(source: Source, kind: str, folder: str) -> ModuleStep:
         activation,
         {name: tensor.to(torch.float32).contiguous() for name, tensor in tensors.items()},
     )
+
+
+def _tensors(source: Source, folder: str) -> dict[str, Tensor]:
+    try:
+        return read_tensors(source, f"{folder}/model.safetensors")
+    except (FileNotFoundError, IntegrityError):
+        raise UsageError(
+            f"{source.directory}/{folder}: no model.safetensors; a pytorch_model.bin can execute "
+            "code and is not read: load the model with sentence-transformers and save it again"
+        ) from None
 
 
 def _settings(source: Source, folder: str) -> dict[str, JsonValue]:

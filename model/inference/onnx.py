@@ -155,8 +155,9 @@ def export_onnx(folder: Path, *, int8: bool = False) -> list[Path]:
     modules = read_sentence_modules(source, tokenizer, positions=config.max_position_embeddings)
     if modules is not None and modules.single_pooling is None:
         raise UsageError(
-            f"{folder}: its modules.json has a Dense or LayerNorm module, another pooling than "
-            "mean or cls, or lowercases, which the graph would not contain; leave out --onnx"
+            f"{folder}: its modules.json has a Dense, LayerNorm or TermVectors module, another "
+            "pooling than mean or cls, or lowercases, which the graph would not contain; leave out "
+            "--onnx"
         )
     head = None
     if (pooling := head_pooling(source)) != "pooler":

@@ -5,22 +5,29 @@ Out: `Verdict`: the candidate that the first set chooses, and how much better th
      before it is on the second set. It is kept only if that is more than chance.
 
 Weights between two encoders, of which one was trained from the other, often search better than
-both: they keep more of what the old one knew (Wortsman et al. 2022). The set that chooses does not
-report, since the best of five is better than itself by luck.
+both: they keep more of what the old one knew (Wortsman et al. 2022). The best of them is also tried
+with vectors of the passages' terms (term_fit.py). The set that chooses does not report, since the
+best of many is better than itself by luck.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from cloze.artifacts.errors import UsageError
 from cloze.artifacts.progress import say
+from cloze.artifacts.tokenizer import well_formed
 from cloze.model.hugging_face.changed_vocabulary import with_vocabulary
 from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
+from cloze.model.hugging_face.term_vectors import TermVectors
 from cloze.model.inference.load import Model, model_of
+from cloze.model.retrieval.passage_index import Vectors
 from cloze.model.retrieval.ranking_metrics import (
     HEADLINE,
     Floats,
@@ -29,16 +36,33 @@ from cloze.model.retrieval.ranking_metrics import (
     by_metric,
     interval,
 )
+from cloze.model.retrieval.term_fit import fitted_terms
+from cloze.model.tasks.features import Sequences, encode
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the way from the old weights to the new ones; 0 is the old encoder itself."""
 
+TERM_WEIGHTS = (0.25, 0.5, 0.75, 1.0)
+"""Of the vectors of terms beside those of the encoder."""
+
 LEVEL = 0.99
 """Of the interval that must be above 0: of 200 adaptations that change nothing, one is kept."""
 
-QUESTIONS_AT_ONCE = 256
+QUESTIONS_AT_ONCE, TEXTS_AT_ONCE = 256, 256
 
-# Q questions, P passages, H width
+# Q questions, P passages, N texts, H width
+
+
+class Candidate(NamedTuple):
+    """An encoder that may be kept."""
+
+    share: float
+    """Of the way from the old weights to the new ones."""
+    terms: float = 0.0
+    """Weight of the vectors of terms; 0: none."""
+
+
+ORIGINAL = Candidate(0.0)
 
 
 @dataclass(frozen=True)
@@ -64,21 +88,28 @@ class QuestionSet:
 class Verdict:
     """What was chosen, and whether it is better than the encoder before."""
 
-    share: float
-    """Of the way to the new weights, of the best candidate on the set that chooses; 0: none."""
+    best: Candidate
+    """On the set that chooses; the original: nothing is better."""
     difference: Interval
     """nDCG@10 of that candidate minus that of the encoder before, on the set that reports."""
     before: float
     """nDCG@10 of the encoder before, there."""
-    candidates: tuple[tuple[float, float], ...] = ()
-    """(share, nDCG@10) of the old encoder and all candidates on the set that chooses."""
+    candidates: tuple[tuple[Candidate, float], ...] = ()
+    """nDCG@10 of the old encoder and all candidates on the set that chooses."""
     margin: float = 0.0
     """`QuestionSet.margin` there."""
+    terms: TermVectors | None = None
+    """Of the best candidate."""
 
     @property
-    def kept_share(self) -> float:
-        """Share of the way to the new weights that is kept: 0 without a certain gain."""
-        return self.share if self.difference.low > self.margin else 0.0
+    def kept(self) -> Candidate:
+        """The candidate that is kept: the original without a certain gain."""
+        return self.best if self.difference.low > self.margin else ORIGINAL
+
+    def encoder(self, old: EncoderFiles, new: EncoderFiles) -> EncoderFiles:
+        """The encoder that is kept."""
+        files = between(old, new, self.kept.share)
+        return with_terms(files, self.terms) if self.terms and self.kept.terms else files
 
 
 def between(old: EncoderFiles, new: EncoderFiles, share: float) -> EncoderFiles:
@@ -100,6 +131,76 @@ def between(old: EncoderFiles, new: EncoderFiles, share: float) -> EncoderFiles:
     return replace(new, parameters=mixed, manifest=None, card=old.card)
 
 
+def with_terms(files: EncoderFiles, terms: TermVectors) -> EncoderFiles:
+    """The encoder with vectors of terms behind its other modules."""
+    if files.modules is None:
+        raise UsageError("vectors of terms are a module behind others, and the encoder has none")
+    modules = replace(files.modules, steps=(*files.modules.steps, terms))
+    return replace(files, modules=modules)
+
+
+class _Compared:
+    """The vectors of both sets' texts by the old encoder, the new one, and those between."""
+
+    def __init__(self, old: EncoderFiles, new: EncoderFiles, say: Callable[[str], object]) -> None:
+        self._files = cache(lambda share: between(old, new, share))
+        # All candidates read the same texts, and truncate as many of them.
+        self._say = cache(say)
+        # Both sets may rank the same passages.
+        self._vectors = cache(self._computed)
+        self._tokens = cache(self._tokenized)
+        self.terms = cache(self._fitted)
+
+    def quality(self, candidate: Candidate, asked: QuestionSet) -> Floats:
+        """[Q] nDCG@10 of a ranking by cosine."""
+        passages_PH, questions_QH = (
+            self._placed(candidate, asked.passages, of)
+            for of in ((asked.passages, DOCUMENT), (asked.questions, QUERY))
+        )
+        return ndcg_by_question(passages_PH, questions_QH, asked.relevant)
+
+    def _placed(
+        self, candidate: Candidate, passages: tuple[str, ...], of: tuple[tuple[str, ...], str]
+    ) -> Vectors:
+        """The vectors of texts with a prompt; `passages`: whose terms have vectors."""
+        vectors_NH = self._vectors(candidate.share, *of)
+        if not candidate.terms:
+            return vectors_NH
+        return moved(
+            self.terms(candidate, passages), vectors_NH, self._tokens(candidate.share, *of)
+        )
+
+    def _computed(self, share: float, texts: tuple[str, ...], prompt: str) -> Vectors:
+        model = model_of(self._files(share), precision="fp32")
+        return np.stack([*model.sentence_vectors(texts, prompt=prompt, say=self._say)])
+
+    def _tokenized(self, share: float, texts: tuple[str, ...], prompt: str) -> Sequences:
+        """As the encoder reads them."""
+        files = self._files(share)
+        modules = files.modules
+        assert modules is not None, "a sentence encoder has modules"
+        whole = [modules.text(well_formed(text), modules.prompt(prompt)) for text in texts]
+        return encode(files.tokenizer, whole, max_seq_length=modules.max_seq_length)
+
+    def _fitted(self, candidate: Candidate, passages: tuple[str, ...]) -> TermVectors:
+        of = (candidate.share, passages, DOCUMENT)
+        return fitted_terms(
+            self._tokens(*of).input_ids,
+            self._vectors(*of),
+            special=self._files(candidate.share).tokenizer.special_ids,
+            weight=candidate.terms,
+        )
+
+
+def moved(terms: TermVectors, vectors_NH: Vectors, sequences: Sequences) -> Vectors:
+    """The vectors of texts with those of their terms."""
+    parts = []
+    for start in range(0, len(vectors_NH), TEXTS_AT_ONCE):
+        rows = np.arange(start, min(start + TEXTS_AT_ONCE, len(vectors_NH)))
+        parts.append(terms(torch.from_numpy(vectors_NH[rows]), sequences.batch(rows)).numpy())
+    return np.concatenate(parts)
+
+
 def choose(
     old: EncoderFiles,
     new: EncoderFiles,
@@ -107,44 +208,59 @@ def choose(
     choosing: QuestionSet,
     reporting: QuestionSet,
     say: Callable[[str], None],
+    term_weights: Sequence[float] = (),
 ) -> Verdict:
-    """The best candidate on `choosing`, compared with the old encoder on `reporting`."""
-    told = cache(say)  # all candidates read the same texts, and truncate as many of them
+    """The best candidate on `choosing`, compared with the old encoder on `reporting`.
 
-    def quality(share: float, asked: QuestionSet) -> Floats:
-        model = model_of(between(old, new, share), precision="fp32")
-        return search_quality(model, asked, say=told)
+    `term_weights`: of vectors of terms to try; both sets then rank the same passages.
+    """
+    compared = _Compared(old, new, say)
+    values: dict[Candidate, Floats] = {}
 
-    values = {share: quality(share, choosing) for share in (0.0, *SHARES)}
-    for share, values_Q in values.items():
+    def measure(candidate: Candidate) -> None:
+        values[candidate] = compared.quality(candidate, choosing)
+        terms = f", term vectors × {candidate.terms:g}" if candidate.terms else ""
         say(
-            f"{share:.0%} of the change: {HEADLINE} {100 * values_Q.mean():.1f} on "
-            f"{len(values_Q):,} {choosing.name}"
+            f"{candidate.share:.0%} of the change{terms}: {HEADLINE} "
+            f"{100 * values[candidate].mean():.1f} on {len(values[candidate]):,} {choosing.name}"
         )
+
+    for share in (0.0, *SHARES):
+        measure(Candidate(share))
+    share = _best(values).share
+    for weight in term_weights:
+        measure(Candidate(share, weight))
     found = verdict(
         values,
-        lambda share: quality(share, reporting),
+        lambda candidate: compared.quality(candidate, reporting),
         groups_Q=reporting.groups_Q,
     )
-    means = ((share, float(values_Q.mean())) for share, values_Q in values.items())
-    return replace(found, margin=reporting.margin, candidates=tuple(means))
+    return replace(
+        found,
+        margin=reporting.margin,
+        candidates=tuple((one, float(values_Q.mean())) for one, values_Q in values.items()),
+        terms=compared.terms(found.best, reporting.passages) if found.best.terms else None,
+    )
+
+
+def _best(values: Mapping[Candidate, Floats]) -> Candidate:
+    """Of equal ones the one nearest to the old encoder: a change needs a reason."""
+    return max(values, key=lambda one: (values[one].mean(), -one.share, -one.terms))
 
 
 def verdict(
-    values: dict[float, Floats],
-    report: Callable[[float], Floats],
+    values: Mapping[Candidate, Floats],
+    report: Callable[[Candidate], Floats],
     *,
     groups_Q: npt.NDArray[np.int64] | None = None,
 ) -> Verdict:
-    """From values by share on the set that chooses, and a function to those on the other one.
+    """From values by candidate on the set that chooses, and a function to those on the other one.
 
     `groups_Q`: which questions of the other one are drawn together for the interval.
     """
-    # Of equal candidates the one nearest to the old encoder: a change needs a reason.
-    best = max(values, key=lambda share: (values[share].mean(), -share))
-    before_Q = report(0.0)
-    if best == 0:
-        return Verdict(0.0, Interval(0.0, 0.0, 0.0), float(before_Q.mean()))
+    best, before_Q = _best(values), report(ORIGINAL)
+    if best == ORIGINAL:
+        return Verdict(best, Interval(0.0, 0.0, 0.0), float(before_Q.mean()))
     # By question: both encoders answer the same ones, so most of the spread between hard and easy
     # questions cancels.
     difference = interval(report(best) - before_Q, level=LEVEL, groups_Q=groups_Q)
@@ -159,16 +275,23 @@ def search_quality(
         np.stack([*model.sentence_vectors(texts, prompt=prompt, say=say)])
         for texts, prompt in ((asked.passages, DOCUMENT), (asked.questions, QUERY))
     )
+    return ndcg_by_question(passages_PH, questions_QH, asked.relevant)
+
+
+def ndcg_by_question(
+    passages_PH: Vectors, questions_QH: Vectors, relevant: Sequence[Mapping[int, float]]
+) -> Floats:
+    """[Q] nDCG@10 of a ranking by cosine; `relevant`: by question, grades of passages."""
     found = []
     for start in range(0, len(questions_QH), QUESTIONS_AT_ONCE):
         scores_QP = questions_QH[start : start + QUESTIONS_AT_ONCE] @ passages_PH.T
-        for scores_P, relevant in zip(scores_QP, asked.relevant[start:], strict=False):
+        for scores_P, grades in zip(scores_QP, relevant[start:], strict=False):
             # Equal scores rank by row, as in a search, not all with the best or the worst rank.
             ranks = [
                 1
                 + int(np.count_nonzero(scores_P > scores_P[number]))
                 + int(np.count_nonzero(scores_P[:number] == scores_P[number]))
-                for number in relevant
+                for number in grades
             ]
-            found.append(Relevant(np.array(ranks), np.array([*relevant.values()], float)))
+            found.append(Relevant(np.array(ranks), np.array([*grades.values()], float)))
     return by_metric(found)[HEADLINE]

@@ -1,6 +1,7 @@
 """Models of sentence-transformers: imported and exported with the modules after the encoder."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import cloze as api
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.hugging_face.term_vectors import TermVectors
+from cloze.model.inference.export import export_encoder
+from cloze.model.retrieval.candidates import with_terms
 from tests.cloze.tiny_model import write_model
 
 Cloze = Callable[..., Any]
@@ -99,3 +105,35 @@ def test_sentence_transformers_computes_the_same_vectors_from_an_export(
     assert np.abs(theirs - again).max() < 1e-5
     ours = np.stack(list(api.load("again", precision="fp32").sentence_vectors(TEXTS)))
     assert np.abs(theirs - ours).max() < 1e-5
+
+
+TRUSTED = ENCODE.replace('device="cpu"', 'device="cpu", trust_remote_code=True')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("sentence_transformers"), reason="wants sentence-transformers")
+def test_sentence_transformers_computes_the_same_vectors_with_term_vectors(folder: Path) -> None:
+    write_model(folder / "encoder")
+    write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Normalize"), limit=12)
+    draw = torch.Generator().manual_seed(0)
+    terms = TermVectors(torch.tensor([5, 6, 9, 10]), torch.randn(4, 8, generator=draw), 0.7)
+    plain = read_encoder_files(folder / "encoder")
+    export_encoder(plain, folder / "without")
+    export_encoder(with_terms(plain, terms), folder / "with")
+    texts = ["the list of names", "the the of b", "names", "", "a a a a a a a a a a a a a a b"]
+    done = subprocess.run(
+        [sys.executable, "-c", TRUSTED, json.dumps([texts, "with", "without"])],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HF_HOME": str(folder / "home")},  # where it copies the module's code
+    )
+    theirs, without = map(np.array, json.loads(done.stdout))
+    loaded = api.load("with", precision="fp32")
+    ours = np.stack(list(loaded.sentence_vectors(texts)))
+    assert np.abs(theirs - ours).max() < 1e-6
+    assert np.abs(theirs - without).max() > 0.1
+    # and they survive another export
+    export_encoder(read_encoder_files(folder / "with"), folder / "again")
+    again = api.load("again", precision="fp32").sentence_vectors(texts)
+    assert np.array_equal(np.stack(list(again)), ours)

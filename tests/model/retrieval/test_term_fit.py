@@ -1,0 +1,80 @@
+"""Vectors of terms: what is fitted, and what they do to the vector of a text."""
+
+import numpy as np
+import pytest
+import torch
+
+from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.model.hugging_face.term_vectors import TermVectors
+from cloze.model.retrieval import term_fit
+from cloze.model.retrieval.lexical_index import LexicalIndex
+from cloze.model.retrieval.term_fit import bm25_scores, fitted_terms
+from cloze.model.tasks.features import Sequences, ragged
+
+PASSAGES = ("red blue red", "blue green green one", "one", "red one two two two two")
+WORDS = sorted({word for passage in PASSAGES for word in passage.split()})
+TOKENS = ragged([[0, *(1 + WORDS.index(word) for word in text.split())] for text in PASSAGES])
+"""With 0 before each passage, as [CLS]."""
+
+
+def sequences(*lists: list[int]) -> Sequences:
+    found = ragged(lists)
+    return Sequences(found, found.lengths)
+
+
+def test_scores_of_terms_are_those_of_the_index_of_words() -> None:
+    index = LexicalIndex.of(PASSAGES, language="none")
+    words = [WORDS.index(word) for passage in PASSAGES for word in passage.split()]
+    places = [place for place, passage in enumerate(PASSAGES) for _ in passage.split()]
+    found = bm25_scores(np.array(words), np.array(places), shape=(len(WORDS), len(PASSAGES)))
+    expected = np.stack([index.scores(word) for word in WORDS])
+    np.testing.assert_allclose(found.toarray(), expected, rtol=1e-5)
+
+
+def test_products_with_few_passages_are_the_scores_of_their_terms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(term_fit, "SHRINKAGE", 1e-9)
+    vectors_PH = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    terms = fitted_terms(TOKENS, vectors_PH, special=[0], weight=1.0)
+    assert terms.ids_K.tolist() == list(range(1, 1 + len(WORDS)))
+    index = LexicalIndex.of(PASSAGES, language="none")
+    for word, vector_H in zip(WORDS, terms.vectors_KD.numpy(), strict=True):
+        scores_P = index.scores(word)
+        products_P = (vectors_PH - vectors_PH.mean(0)) @ vector_H
+        np.testing.assert_allclose(products_P, scores_P - scores_P.mean(), atol=1e-4)
+
+
+def test_passages_without_terms_are_refused() -> None:
+    with pytest.raises(UsageError, match="the passages have no words"):
+        fitted_terms(ragged([[0], [0]]), np.eye(2, dtype=np.float32), special=[0], weight=1.0)
+
+
+def test_a_term_counts_once_however_often_a_text_has_it() -> None:
+    terms = TermVectors(torch.tensor([3, 7]), torch.eye(2), weight=0.5)
+    texts = sequences([0, 3, 1], [0, 3, 3, 3, 9], [0, 9], [7, 3])
+    given_BD = torch.tensor([[2.0, 0.0]] * 4)
+    moved_BD = terms(given_BD, texts.batch(np.arange(4)))
+    assert torch.equal(moved_BD[0], moved_BD[1])
+    # without a known term, the text's own vector
+    assert moved_BD[2].tolist() == [1.0, 0.0]
+    half = 0.5 / 2**0.5
+    expected = torch.nn.functional.normalize(torch.tensor([1 + half, half]), dim=0)
+    torch.testing.assert_close(moved_BD[3], expected)
+    torch.testing.assert_close(moved_BD.norm(dim=1), torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "ids", "message"),
+    [
+        ({}, [1, 2], "weight None"),
+        ({"weight": 0.5}, [2, 1], "the ids ascending"),
+        ({"weight": 0.5}, [1], "1 ids and 2 vectors"),
+    ],
+)
+def test_files_that_are_no_terms_are_refused(
+    settings: dict[str, float], ids: list[int], message: str
+) -> None:
+    tensors = {"ids": torch.tensor(ids), "vectors": torch.eye(2)}
+    with pytest.raises(IntegrityError, match=message):
+        TermVectors.of({**settings}, tensors, where="encoder/3_TermVectors")
