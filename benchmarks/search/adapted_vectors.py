@@ -73,7 +73,8 @@ def adapted(model: str, folder: Path, directory: Path, *, seed: int, options: li
     """Adapt the encoder to the documents of `folder`; the name of the run."""
     name = f"{folder.name}-{seed}"
     asked = folder.with_name(f"{folder.name}-asked")
-    options = [*options, *(("--evaluate", str(asked)) if asked.exists() else ())]
+    if asked.exists():  # the same documents
+        folder, options = asked, [*options, "--evaluate", str(asked)]
     command = [sys.executable, "-P", "-m", "cloze", "adapt", model, str(folder / "corpus.jsonl")]
     command += ["--name", name, "--without-prefect", *options]
     command += ["--set", f"seed={seed}", "--set", f"finetune.seeds=[{seed}]"]

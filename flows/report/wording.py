@@ -160,6 +160,7 @@ def lede(summary: Summary) -> list[str]:
     sentences = (
         _starting_point(summary),
         f"Kept: {kept_words(summary.kept)}." if summary.kept else "",
+        f"Not judged: {found}." if (found := unjudged(summary)) else "",
         *(f"Search: {found}." for task in summary.tasks if (found := search_found(summary, task))),
         _heldout_quality(summary),
         _training_data(summary),
@@ -200,6 +201,25 @@ def finding(summary: Summary, task: TaskScore) -> Finding | None:
         return None
     sentence = verdict_sentence(summary, task)
     return Finding(in_points(comparison), comparison.outcome, sentence)
+
+
+def short_finding(summary: Summary, task: TaskScore) -> str:
+    """The sentence of `finding`; of what was kept, which is told above, its name."""
+    if kept := kept_for(summary, task):
+        return f"Kept: {candidate_name(kept.kept_share, kept.kept_terms)}."
+    found = finding(summary, task)
+    return found.sentence if found else ""
+
+
+def unjudged(summary: Summary) -> str:
+    """That nobody has compared an encoder with the one it was trained from, if so."""
+    made_up = any(has_made_up_queries(summary, task) for task in summary.tasks)
+    if summary.kept or not made_up:
+        return ""
+    return (
+        "nobody has decided whether this encoder searches better than the one it was trained from; "
+        "repeat `cloze adapt`, which does and keeps settings that were edited"
+    )
 
 
 def kept_for(summary: Summary, task: TaskScore) -> KeptEncoder | None:

@@ -153,6 +153,33 @@ def test_what_was_kept_is_told_with_what_it_is_worth(changed: dict[str, float], 
     assert kept_words(KEPT.model_copy(update=changed)) == words
 
 
+def test_a_kept_encoder_with_term_vectors_is_named_so() -> None:
+    more = {"terms": 0.5, "kept_terms": 0.5, "term_candidates": ((0.5, 0.75), (1.0, 0.72))}
+    decided = KEPT.model_copy(update={"share": 0.0, "kept_share": 0.0, **more})
+    assert kept_words(decided).startswith("the original encoder with term vectors × 0.5, chosen on")
+    page = render(summary(retrieval(0.785), kept=decided))
+    assert "<b>the original encoder with term vectors × 0.5</b>, kept" in page
+    assert "the original encoder with term vectors × 1<" in page
+    assert '<div class="verdict win">' in page
+    lost = decided.model_copy(update={"kept_terms": 0.0, "low": -0.01})
+    assert kept_words(lost).startswith("the original encoder; the original encoder with term")
+    assert '<div class="verdict none">' in render(summary(retrieval(0.785), kept=lost))
+
+
+def test_an_encoder_that_adapt_has_not_judged_is_said_to_be_unjudged() -> None:
+    every = summary(retrieval(0.785))
+    (line,) = (one for one in terminal_lines(every) if one.startswith("  not judged"))
+    assert "repeat `cloze adapt`" in line
+    assert any(sentence.startswith("Not judged: ") for sentence in lede(every))
+    for judged in (
+        summary(retrieval(0.785), kept=KEPT),
+        summary(retrieval(0.785), configuration={}),
+    ):
+        assert not any(
+            "not judged" in one.lower() for one in [*terminal_lines(judged), *lede(judged)]
+        )
+
+
 @pytest.mark.parametrize("after", [0.785, 0.7])
 @pytest.mark.parametrize("outcome", ["undecided", "loss", "win"])
 @pytest.mark.parametrize("kept_share", [0.0, 1.0])
@@ -167,11 +194,16 @@ def test_nothing_contradicts_what_adapt_decided(
     assert f"Kept: {words}." in lede(every)
     assert search_found(every, every.tasks[0]) == ""
     page = render(every)
-    assert page.count(f"Kept: {words}.") == 3
+    # at the top, and in the section
+    assert page.count(f"Kept: {words}.") == 2
+    assert "Not judged" not in page
     assert '<div class="verdict win">' in page or not kept_share
     for verdict in ("no better", "does better", "wins", "loses", "no verdict", "keep using"):
         assert verdict not in page
-    assert "The verdict ranks 1,500." in page
+    # One level of nDCG, that of the ranking that decides.
+    assert "Vectors alone, among 1,500 passages" in page
+    assert ">98.9<" not in page
+    assert "<h3>All scores</h3>" not in page
     name = "the trained encoder" if kept_share else "the original encoder"
     assert f"<b>{name}</b>, kept" in page
     assert "cloze search docs FOLDER" in page
