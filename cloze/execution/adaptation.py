@@ -63,6 +63,11 @@ TRIAL_PAIRS = 32
 
 SHOWN_WORDS = 8
 
+ABOUT_TERMS = (
+    "term vectors are fitted to these documents: adapt again when many have changed; where it is "
+    "exported, sentence-transformers needs trust_remote_code=True"
+)
+
 FEW_UPDATES = 50
 """Updates below which the user is told that little will change."""
 
@@ -142,6 +147,8 @@ def adapt(
         kept = keep_if_better(record, space, folder=folder, questions=questions)
         more["adapted"] = kept.manifest.statistics
         lines.append(f"`cloze search {name} …` uses it")
+        if kept.manifest.statistics["kept_terms"]:
+            lines.append(ABOUT_TERMS)
         record = read_record(space, name)
     # Only now, since what is kept is told first.
     lines = [*account(record, target.machine()), *lines]

@@ -282,16 +282,20 @@ def ndcg_by_question(
     passages_PH: Vectors, questions_QH: Vectors, relevant: Sequence[Mapping[int, float]]
 ) -> Floats:
     """[Q] nDCG@10 of a ranking by cosine; `relevant`: by question, grades of passages."""
-    found = []
+    found: list[Relevant] = []
     for start in range(0, len(questions_QH), QUESTIONS_AT_ONCE):
         scores_QP = questions_QH[start : start + QUESTIONS_AT_ONCE] @ passages_PH.T
-        for scores_P, grades in zip(scores_QP, relevant[start:], strict=False):
-            # Equal scores rank by row, as in a search, not all with the best or the worst rank.
-            ranks = [
-                1
-                + int(np.count_nonzero(scores_P > scores_P[number]))
-                + int(np.count_nonzero(scores_P[:number] == scores_P[number]))
-                for number in grades
-            ]
-            found.append(Relevant(np.array(ranks), np.array([*grades.values()], float)))
+        found += map(ranked, scores_QP, relevant[start : start + QUESTIONS_AT_ONCE])
     return by_metric(found)[HEADLINE]
+
+
+def ranked(scores_P: npt.NDArray[np.float32], grades: Mapping[int, float]) -> Relevant:
+    """Where the right passages of a question, by number, are in the ranking by these scores."""
+    # Equal scores rank by row, as in a search, not all with the best or the worst rank.
+    ranks = [
+        1
+        + int(np.count_nonzero(scores_P > scores_P[number]))
+        + int(np.count_nonzero(scores_P[:number] == scores_P[number]))
+        for number in grades
+    ]
+    return Relevant(np.array(ranks), np.array([*grades.values()], float))

@@ -20,6 +20,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.execution import adaptation
 from cloze.flows.expected import START_SECONDS
+from cloze.model.retrieval.candidates import TERM_WEIGHTS
 from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 
 Cloze = Callable[..., Any]
@@ -327,6 +328,7 @@ def test_adapt_keeps_sentence_vectors_and_evaluates_them_by_search(
     assert cloze("export", "texts", "kept").returncode == 0
     assert np.array_equal(used, next(api.load("kept").sentence_vectors(["a b"])))
     again = cloze("adapt", "encoder", "texts", "--steps", "2", "--without-prefect", *SMALL)
+    assert "term vectors" not in done.stderr  # made-up queries are the passages' own words
     assert "of the change: ndcg@10" not in again.stderr  # nothing is chosen twice
     assert line in again.stdout
     assert "0 stages made" in again.stdout
@@ -387,6 +389,14 @@ def test_questions_decide_what_is_kept_where_there_are_some(cloze: Cloze, begun:
     assert "made-up queries" not in done.stdout
     (kept,) = (line for line in done.stdout.splitlines() if line.startswith("  kept  "))
     assert "questions" in kept
+    assert "term vectors × 0.25: ndcg@10" in done.stderr
+    (decided,) = (begun / "runs" / "artifacts" / "adapted").iterdir()
+    statistics = json.loads((decided / "manifest.json").read_text())["statistics"]
+    assert len(statistics["term_candidates"]) == len(TERM_WEIGHTS)
+    assert bool(statistics["kept_terms"]) == ("adapt again when many" in done.stdout)
+    assert cloze("export", "texts", "kept").returncode == 0
+    has_code = (begun / "kept" / "term_vectors.py").exists()
+    assert has_code == bool(statistics["kept_terms"])
     of_pairs = cloze(*command)
     assert "2 stages made, 3 reused" in of_pairs.stdout  # the decision, and the report of it
     assert "made-up queries (test)" in of_pairs.stdout
