@@ -14,8 +14,8 @@ of a small collection, as many as its spans make). A passage is a whole paragrap
 more than `--questions` questions a sample is drawn (seed 0).
 
 With `--asked N` the command is given N of the other questions, by which it chooses and judges
-(`--evaluate`), vectors of terms among the candidates; of a folder in BEIR's layout, every second
-question, and the others are measured.
+(`--evaluate`), vectors of terms among the candidates; of a folder in BEIR's layout every second
+question, while the others are measured.
 """
 
 import json
@@ -151,12 +151,12 @@ def main() -> None:
         folders = []
         for path in map(Path, filter(None, arguments.squad.split(","))):
             folder = directory / path.stem.replace(".", "_")
-            if not folder.exists():
-                write_beir(path, folder, questions=arguments.questions)
             beside = folder.with_name(f"{folder.name}-asked")
-            if arguments.asked and not beside.exists():
-                sizes = {"questions": arguments.questions, "beside": arguments.asked}
-                write_beir(path, beside, **sizes)
+            drawn, asked = arguments.questions, arguments.asked
+            if not folder.exists():
+                write_beir(path, folder, questions=drawn, spared=asked)
+            if asked and not beside.exists():
+                write_beir(path, beside, questions=drawn, beside=asked)
             folders.append(folder)
         whole = [Path(path).resolve() for path in arguments.beir.split(",") if path]
         folders += [halved(one, directory) if arguments.asked else one for one in whole]

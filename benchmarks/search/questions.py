@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 
 
-def write_beir(source: Path, folder: Path, *, questions: int, beside: int = 0) -> None:
+def write_beir(
+    source: Path, folder: Path, *, questions: int, beside: int = 0, spared: int = 0
+) -> None:
     """The paragraphs of a file in SQuAD's format as documents, and a sample of its questions.
 
-    `beside`: so many of the questions that are not in that sample, instead of it.
+    `beside`: so many of the questions that are not in that sample, instead of it. `spared`: so many
+    are left for that.
     """
     documents: dict[str, str] = {}
     asked: list[tuple[str, str]] = []
@@ -22,6 +25,7 @@ def write_beir(source: Path, folder: Path, *, questions: int, beside: int = 0) -
             name = documents.setdefault(paragraph["context"], f"d{len(documents)}")
             # SQuAD 2.0 has questions that its paragraph does not answer.
             asked += [(one["question"], name) for one in paragraph["qas"] if one["answers"]]
+    questions = min(questions, len(asked) - max(beside, spared))
     if len(asked) > questions:
         draw = np.random.default_rng(0)
         drawn = draw.choice(len(asked), questions, replace=False)
