@@ -28,7 +28,11 @@ from cloze.artifacts.progress import clock, say
 from cloze.artifacts.results import Trials
 from cloze.artifacts.store import Artifact
 from cloze.artifacts.tokenizer import MOST_WORDS
-from cloze.execution.kept_encoder import keep_if_better, questions_that_decide
+from cloze.execution.kept_encoder import (
+    keep_if_better,
+    questions_that_decide,
+    refuse_unknown_answers,
+)
 from cloze.execution.preflight import checked_plan
 from cloze.execution.run import WithoutPrefect, account, run
 from cloze.execution.written_configuration import is_written_by
@@ -133,6 +137,9 @@ def adapt(
     if questions:
         _refuse_without_sentences(asked)
     config = _configuration(asked)
+    if questions:
+        encoder = target.read(config)[0].finetune.encoder
+        refuse_unknown_answers(encoder, folder, questions, target.space())
     answer = run(config, target=target, without_prefect=without_prefect)
     record = RunRecord.model_validate(answer.data)
     space, lines, more = target.space(), list[str](), dict[str, object]()
@@ -224,6 +231,8 @@ def _configuration(asked: Adaptation) -> Path:
         _refuse_fixed_vocabulary(initial)
     for fact in initial.facts():
         say(fact)
+    if initial.makes_sentence_vectors:
+        _ = initial.files.pooling  # raises for vectors that cannot be trained
     if not how.is_given and not initial.makes_sentence_vectors:
         say("forgetting of general text is not measured; --general TEXT measures it")
     ours = left_out(folder, space, *filter(None, (str(config), asked.questions)))

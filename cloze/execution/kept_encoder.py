@@ -217,6 +217,11 @@ def _index(initial: str, folder: str, questions: str, space: Workspace) -> Artif
     return index_folder(model, initial, searched, space=space)
 
 
+def refuse_unknown_answers(initial: str, folder: str, questions: str, space: Workspace) -> None:
+    """Refuse questions about other documents; the index is the one that will decide."""
+    _of_questions(questions, _index(initial, folder, questions, space))
+
+
 def questions_that_decide(path: str) -> list[Question]:
     """The questions at `path`, if there are enough to choose by."""
     asked = read_questions(path)

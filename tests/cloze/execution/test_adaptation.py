@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import cloze as api
@@ -20,7 +21,10 @@ from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.execution import adaptation
 from cloze.flows.expected import START_SECONDS
-from cloze.model.retrieval.candidates import TERM_WEIGHTS
+from cloze.model.hugging_face.model_files import read_encoder_files
+from cloze.model.hugging_face.term_vectors import TermVectors
+from cloze.model.inference.export import export_encoder
+from cloze.model.retrieval.candidates import TERM_WEIGHTS, with_terms
 from tests.cloze.tiny_model import CONFIG, MODERN, write_model
 
 Cloze = Callable[..., Any]
@@ -414,6 +418,23 @@ def test_questions_that_cannot_decide_are_refused_before_training(
     with_sentence_modules(begun / "encoder")
     refused = cloze("adapt", "encoder", "texts", "--evaluate", "few.csv")
     assert "few.csv: 1 questions, expected at least 20 to choose an encoder by" in refused.stderr
+    assert not (begun / "texts.toml").exists()
+    rows = "".join(f"q{n},elsewhere{n}.txt\n" for n in range(20))
+    (begun / "q.csv").write_text(f"question,file\n{rows}")
+    refused = cloze("adapt", "encoder", "texts", "--steps", "1", "--evaluate", "q.csv")
+    assert refused.returncode == 2
+    assert "(there is no file elsewhere0.txt)" in refused.stderr
+    assert not list((begun / "runs" / "artifacts").glob("finetune/*"))
+
+
+def test_an_encoder_with_term_vectors_is_not_adapted_again(cloze: Cloze, begun: Path) -> None:
+    with_sentence_modules(begun / "encoder")
+    terms = TermVectors(torch.tensor([6]), torch.ones(1, 8), 0.5)
+    export_encoder(with_terms(read_encoder_files(begun / "encoder"), terms), begun / "with")
+    refused = cloze("adapt", "with", "texts", "--steps", "1")
+    assert refused.returncode == 2
+    assert "TermVectors module" in refused.stderr
+    assert "start from the encoder that it was made from" in refused.stderr
     assert not (begun / "texts.toml").exists()
 
 
