@@ -218,7 +218,8 @@ def unjudged(summary: Summary) -> str:
         return ""
     return (
         "nobody has decided whether this encoder searches better than the one it was trained from; "
-        "repeat `cloze adapt`, which does and keeps settings that were edited"
+        "repeat `cloze adapt`, which does and keeps settings that were edited, or compare both by "
+        "`cloze search --evaluate`"
     )
 
 
