@@ -25,6 +25,7 @@ from cloze.model.distillation.course import Course, Lessons
 from cloze.model.distillation.lessons import read_answers, read_lessons
 from cloze.model.distillation.pruning import (
     kept_pieces,
+    pruned_modules,
     pruned_parameters,
     pruned_tokenizer,
 )
@@ -153,6 +154,7 @@ def _vector_student(table: StageTable, stage: DistillStage, trained: Trained) ->
             student,
             tokenizer=pruned_tokenizer(teacher.tokenizer, kept),
             parameters=pruned_parameters(student.parameters, kept),
+            modules=pruned_modules(student.modules, kept),
         )
     # On texts that were held out: on those it has learnt, a student looks better than it is.
     quality, score = neighbours_found(teacher, student, open_artifact(table.input_path("texts")))

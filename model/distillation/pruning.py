@@ -17,6 +17,8 @@ from torch import Tensor
 from cloze.artifacts.errors import UsageError
 from cloze.artifacts.tokenizer import SPECIAL_TOKENS, SubwordTokenizer, WordPieceTokenizer
 from cloze.model.hugging_face.changed_vocabulary import OVER_VOCABULARY
+from cloze.model.hugging_face.sentence_modules import SentenceModules
+from cloze.model.hugging_face.term_vectors import TermVectors
 from cloze.model.tasks.features import Places
 
 CONTINUATION = "##"
@@ -42,6 +44,19 @@ def kept_pieces(tokenizer: SubwordTokenizer, used: NDArray[np.generic]) -> Place
 def pruned_tokenizer(tokenizer: SubwordTokenizer, kept: Places) -> SubwordTokenizer:
     """The tokenizer with the pieces `kept`."""
     return replace(tokenizer, vocabulary=tuple(tokenizer.vocabulary[one] for one in kept))
+
+
+def pruned_modules(modules: SentenceModules | None, kept: Places) -> SentenceModules | None:
+    """The modules with the vectors of the terms `kept`, under their new ids."""
+    if modules is None:
+        return None
+    rows = torch.from_numpy(kept)
+    steps = (
+        step.renumbered(rows) if isinstance(step, TermVectors) else step for step in modules.steps
+    )
+    # Without any term there is nothing to add.
+    left = [one for one in steps if not isinstance(one, TermVectors) or len(one.ids_K)]
+    return replace(modules, steps=tuple(left))
 
 
 def pruned_parameters(parameters: Mapping[str, Tensor], kept: Places) -> dict[str, Tensor]:

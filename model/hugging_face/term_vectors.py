@@ -118,6 +118,12 @@ class TermVectors:
         added_BD = self.weight * functional.normalize(sums_BD, dim=-1)
         return functional.normalize(functional.normalize(vectors_BD, dim=-1) + added_BD, dim=-1)
 
+    def renumbered(self, kept_V: Tensor) -> "TermVectors":
+        """For a vocabulary of the tokens `kept_V`, ascending ids, alone."""
+        place_K = torch.searchsorted(kept_V, self.ids_K).clamp(max=len(kept_V) - 1)
+        is_kept_K = kept_V[place_K] == self.ids_K
+        return TermVectors(place_K[is_kept_K], self.vectors_KD[is_kept_K], self.weight)
+
     def width(self, before: int) -> int:
         """Width of its vectors, from that of its inputs."""
         return before

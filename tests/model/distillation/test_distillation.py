@@ -19,12 +19,15 @@ from cloze.model.distillation.distill import make_student
 from cloze.model.distillation.lessons import make_lessons, read_lessons, span_of
 from cloze.model.distillation.pruning import (
     kept_pieces,
+    pruned_modules,
     pruned_parameters,
     pruned_tokenizer,
 )
 from cloze.model.distillation.students import kept_layers, student_shape, student_weights
 from cloze.model.distillation.vectors import losses
 from cloze.model.encoder.models import Encoder, PretrainingModel
+from cloze.model.hugging_face.sentence_modules import NORMALIZE, SentenceModules
+from cloze.model.hugging_face.term_vectors import TermVectors
 from cloze.model.inference.load import load_model
 from cloze.model.training.checkpoints import FaultHook, no_fault
 from cloze.pipeline.pairs import make_pairs
@@ -250,6 +253,21 @@ def test_a_pruned_vocabulary_gives_the_same_tokens_of_the_texts_and_spells_all_o
     rows = pruned_parameters({"encoder.embeddings.word_embeddings.weight": words}, kept)
     (left,) = rows.values()
     assert [whole.vocabulary[int(one)] for one in left[:, 0]] == list(fewer.vocabulary)
+
+
+def test_terms_of_a_pruned_vocabulary_keep_their_vectors() -> None:
+    terms = TermVectors(torch.tensor([5, 7, 8]), torch.eye(3), 0.5)
+    modules = SentenceModules(("mean",), (NORMALIZE, terms), 16)
+    pruned = pruned_modules(modules, np.array([0, 1, 2, 3, 4, 7, 8]))
+    assert pruned is not None
+    assert pruned.steps[0] == NORMALIZE
+    found = pruned.steps[1]
+    assert isinstance(found, TermVectors)
+    assert found.ids_K.tolist() == [5, 6]
+    assert torch.equal(found.vectors_KD, torch.eye(3)[1:])
+    alone = pruned_modules(modules, np.array([0, 1, 2, 3, 4]))
+    assert alone is not None
+    assert alone.steps == (NORMALIZE,)
 
 
 def test_a_pruned_student_computes_what_the_whole_one_does_for_its_texts(begun: Path) -> None:
