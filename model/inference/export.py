@@ -39,6 +39,7 @@ from cloze.model.hugging_face.model_files import (
     saved_source,
 )
 from cloze.model.hugging_face.source import artifact_source
+from cloze.model.hugging_face.term_vectors import TermVectors
 
 IMPORT = "import"
 IMPORT_FORMAT_VERSION = 1
@@ -52,6 +53,17 @@ TAG = "- cloze\n"
 
 FAMILIES: Mapping[Family, str] = {"bert": "BERT", "modern": "ModernBERT"}
 """Names of the architectures."""
+
+TERMS_NOTE = """\
+## Term vectors
+
+A text's vector is moved towards the vectors of its terms, which are fitted to one collection of
+documents; others may be found worse than without. sentence-transformers computes it with the code
+in `term_vectors.py`:
+
+```python
+SentenceTransformer("this folder", trust_remote_code=True)
+```"""
 
 SOURCES = {"BERT": "Devlin et al. 2019", "ModernBERT": "Warner et al. 2024"}
 
@@ -144,7 +156,10 @@ def contents(files: EncoderFiles, *, made: str = "") -> dict[str, bytes]:
         ),
         **(files.modules.files(width=files.config.hidden_size) if files.modules else {}),
         CARD: (
-            files.card if is_ours(files.card) and not made else model_card(files, made=made)
+            # Terms may have been added to an encoder whose card does not tell of them.
+            files.card
+            if is_ours(files.card) and not made and not has_terms(files)
+            else model_card(files, made=made)
         ).encode(),
     }
 
@@ -206,6 +221,12 @@ def is_ours(card: str | None) -> TypeGuard[str]:
     return card is not None and card.startswith("---\n") and TAG in card.split("---\n")[1]
 
 
+def has_terms(files: EncoderFiles) -> bool:
+    """Whether its vectors are those of its terms, too."""
+    steps = files.modules.steps if files.modules else ()
+    return any(isinstance(step, TermVectors) for step in steps)
+
+
 def model_card(files: EncoderFiles, *, made: str = "") -> str:
     """The card of an encoder that was pre-trained here, imported, or `made` in another way."""
     config, modules = files.config, files.modules
@@ -233,6 +254,8 @@ def model_card(files: EncoderFiles, *, made: str = "") -> str:
     ]
     if files.manifest is not None:
         sections += [*_pretraining(files.manifest), _origin(files.manifest)]
+    if has_terms(files):
+        sections.append(TERMS_NOTE)
     name = files.layout.classes + ("ForMaskedLM" if files.has_masked_lm else "Model")
     return _joined([*sections, _transformers_use(name, config), _limits("encoder", "corpus")])
 

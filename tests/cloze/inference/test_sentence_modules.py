@@ -133,6 +133,8 @@ def test_sentence_transformers_computes_the_same_vectors_with_term_vectors(folde
     ours = np.stack(list(loaded.sentence_vectors(texts)))
     assert np.abs(theirs - ours).max() < 1e-6
     assert np.abs(theirs - without).max() > 0.1
+    for name, told in (("with", True), ("without", False)):
+        assert ("trust_remote_code=True" in (folder / name / "README.md").read_text()) == told
     # and they survive another export
     export_encoder(read_encoder_files(folder / "with"), folder / "again")
     again = api.load("again", precision="fp32").sentence_vectors(texts)
