@@ -44,6 +44,7 @@ from cloze.model.distillation.tasks import (
     read_rows,
     read_teacher,
     rows_as_problem,
+    variance_of,
 )
 from cloze.model.distillation.vectors import (
     VectorLessons,
@@ -206,7 +207,7 @@ def _task_student(table: StageTable, stage: DistillStage, trained: Trained) -> M
     student = replace(
         teacher, model=task_model(weights, shape, tokenizer, teacher), tokenizer=tokenizer
     )
-    quality, score = answers_kept(teacher, student, held_out)
+    quality, score = answers_kept(teacher, student, held_out, variance=variance_of(logits))
     int8: dict[str, JsonValue] = {"score": score, "megabytes": int8_megabytes(weights)}
     # No weights: `save_model` takes those of encoder and head from the trained model, and shape,
     # tokenizer and licence from here.

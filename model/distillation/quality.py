@@ -70,11 +70,12 @@ def neighbours_found(
 
 
 def answers_kept(
-    teacher: Teacher, student: Teacher, held_out: TaskTable
+    teacher: Teacher, student: Teacher, held_out: TaskTable, *, variance: float
 ) -> tuple[dict[str, JsonValue], float | None]:
     """How often both predict the same for rows that were not learnt; scores if these are labelled.
 
-    For numbers, which are never the same, one minus the error in units of the teacher's variance.
+    For numbers, which are never the same, one minus the error in units of `variance`, that of the
+    teacher's answers to the rows that were learnt: few held-out ones may all have the same answer.
     And the student's score in int8; None where there are no kernels for that, or no labels.
     """
     asked = {"teacher": teacher, "student": student}
@@ -91,7 +92,7 @@ def answers_kept(
         predicted[name] = problem.predictions(SPLIT, answers)
     if problem.predicts in ("number", "ranking"):
         old, new = logits["teacher"], logits["student"]
-        kept = 1.0 - float(np.mean((new - old) ** 2) / max(float(old.var()), 1e-9))
+        kept = 1.0 - float(np.mean((new - old) ** 2)) / variance
     else:
         both = zip(predicted["teacher"], predicted["student"], strict=True)
         kept = float(np.mean([ours == theirs for theirs, ours in both]))

@@ -168,7 +168,7 @@ class TaskLessons:
         self._starts = offsets_of(self._counts)[:-1]
         # In units of the variance, a student that answers the mean has an error of 1, whatever the
         # scale of logits and states: so one weight between them suits every task.
-        self._scales = [_variance(logits), _variance(reads)]
+        self._scales = [1.0 if one is None else variance_of(one) for one in (logits, reads)]
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -190,6 +190,7 @@ class TaskLessons:
         return next(computed.parameters()).device
 
 
-def _variance(values: Tensor | None) -> float:
-    """Above 0, also where all values are alike."""
-    return 1.0 if values is None else max(float(values.float().var()), 1e-6)
+def variance_of(values: Tensor) -> float:
+    """Above 0, also where all values are alike, or differ by their rounding alone."""
+    values = values.double()
+    return max(float(values.var()), 1e-12 * float(values.square().mean())) or 1.0

@@ -30,8 +30,13 @@ FAMILIES = [kind for kind in ROWS if kind != "retrieval"]
 FAST = {"learning_rate": 3e-3}
 
 
-def write_teacher(folder: Path, kind: str, *, shape: EncoderConfig = DEEP) -> Artifact:
-    """A model of the task with random weights, large enough to answer differently."""
+def write_teacher(
+    folder: Path, kind: str, *, shape: EncoderConfig = DEEP, zero: float = 0.0, unit: float = 1.0
+) -> Artifact:
+    """A model of the task with random weights, large enough to answer differently.
+
+    Its outputs are multiples of `unit` around `zero`.
+    """
     # Rows of one query would be one list to rank; each needs other passages beside its own.
     own = {"negatives": ["int", "value of name"]} if kind == "reranking" else {}
     copies = [
@@ -49,6 +54,8 @@ def write_teacher(folder: Path, kind: str, *, shape: EncoderConfig = DEEP) -> Ar
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data *= 8
+    model.head.weight.data *= unit
+    model.head.bias.data += zero
     files = EncoderFiles(config=shape, tokenizer=TOKENIZER, parameters={}, card="")
     output = folder / "teacher"
     trained = TrainedModel(problem, problem.calibrated(None), model.state_dict())
@@ -92,6 +99,24 @@ def test_a_student_of_every_family_learns_its_teachers_logits_and_states(
         assert len(load_predictor(student.directory).predict(rows)) == 2
     export_task(student.directory, tmp_path / "out", task="mine")
     assert "distilled from a larger model" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("zero", "unit"), [(1960.0, 30.0), (0.0, 1e-5), (-2e6, 1e5)])
+@pytest.mark.parametrize("own", [{}, {"width": 8}])
+def test_numbers_on_any_scale_are_taken_over_from_the_teacher(
+    tmp_path: Path, zero: float, unit: float, own: dict[str, int]
+) -> None:
+    write_teacher(tmp_path, "regression", zero=zero, unit=unit)
+    student = student_of(tmp_path, epochs=40, **own)
+    rows = [
+        {name: value for name, value in row.items() if name != "label"}
+        for row in ROWS["regression"]
+    ]
+    both = (load_predictor(one) for one in (tmp_path / "teacher", student.directory))
+    theirs, ours = (torch.tensor([one["prediction"] for one in o.predict(rows)]) for o in both)
+    assert float((ours - theirs).abs().max()) < 0.5 * unit
+    # as many equal rows are held out as learnt, so the figure is a share
+    assert 0.5 < student.manifest.statistics["quality"]["kept"] <= 1
 
 
 def test_a_narrower_student_learns_the_logits_alone(tmp_path: Path) -> None:
