@@ -47,7 +47,9 @@ FORMAT_VERSION = 6
 """6: passages may overlap; 5: passages have titles; 4: passages are embedded with the model's
 prompts; 3: contents are known by name, lines by record; 2: the index contains the passages' lines.
 """
-LEXICAL_FORMAT_VERSION = COMPACT_FORMAT_VERSION = 1
+LEXICAL_FORMAT_VERSION = 2
+"""2: terms are alike however they are encoded."""
+COMPACT_FORMAT_VERSION = 1
 GRAPH_FORMAT_VERSION = 2
 """2: one vector for equal texts."""
 

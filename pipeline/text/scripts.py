@@ -245,6 +245,9 @@ def is_mark() -> Mask:
     return marks
 
 
+INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+"""Soft hyphens, spaces of no width, joiners, marks of direction."""
+
 ASCII_TERM = re.compile(r"\w\w+", re.ASCII)
 
 
@@ -284,9 +287,10 @@ def search_terms(text: str) -> list[str]:
     """The terms by which BM25 and bags of words compare texts, lower-cased.
 
     Words of two letters or more; in scripts without spaces between words, pairs of adjacent
-    characters, or one that stands alone (as in Lucene's CJK analyser).
+    characters, or one that stands alone (as in Lucene's CJK analyser). However a word is encoded
+    (é as one character or two, fi as a ligature, full width, with soft hyphens), it is one term.
     """
-    lower = text.lower()
+    lower = _comparable(text)
     if lower.isascii():  # nearly all of most collections, and ten times as fast
         return ASCII_TERM.findall(lower)
     found, single = _patterns()
@@ -311,9 +315,19 @@ def search_terms(text: str) -> list[str]:
     return terms
 
 
+def _comparable(text: str) -> str:
+    """Lower-cased, and alike for texts that look alike: NFKC, without invisible characters."""
+    if text.isascii():
+        return text.lower()
+    # as cleaning removes them from documents
+    shown = INVISIBLE.sub("", text)
+    # The dot of a Turkish İ would stay as a combining character.
+    return unicodedata.normalize("NFKC", shown).lower().replace("i\u0307", "i")
+
+
 def spaced_terms(text: str) -> list[str]:
     """The same for words with the punctuation beside them, as spaces separate them."""
-    lower = text.lower()
+    lower = _comparable(text)
     return search_terms(lower) if has_no_spaces(lower) else lower.split()
 
 

@@ -17,7 +17,7 @@ from cloze.pipeline.dedup import make_drop_list
 from cloze.pipeline.examples import make_examples
 from cloze.pipeline.mlm.statistics import ExampleStatistics, alarms
 from cloze.pipeline.text.account import Account
-from cloze.pipeline.text.scripts import count_words, join_sentences, search_terms
+from cloze.pipeline.text.scripts import count_words, join_sentences, search_terms, spaced_terms
 from cloze.pipeline.tokens import make_tokens
 from cloze.pipeline.vocabulary import make_vocabulary
 from tests.pipeline.corpora import source, tokens_table, vocabulary_table, write_jsonl
@@ -289,6 +289,26 @@ def test_filters_count_words_in_every_script(tmp_path: Path) -> None:
     )
     found = make_tokens(tokens, []).manifest.statistics
     assert found["dropped"] == {"short": 1}  # 200 ideographs count as 100 words, 60 as 30
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("cafe\u0301", "CAFÉ"),
+        ("soft\u00adhyphen", "softhyphen"),
+        ("no\u200bspace", "nospace"),
+        ("\u202eturned\u202c", "turned"),
+        ("ﬁne ﬂour", "fine flour"),
+        ("\uff21\uff22 \uff76\uff9e", "ab ガ"),
+        ("İstanbul", "istanbul"),
+        ("\ufeffnames", "names"),
+        ("می\u200cخواهم", "میخواهم"),
+        ("\u1100\u1161\u11a8" * 2, "각각"),
+    ],
+)
+def test_bm25_finds_a_word_however_it_is_encoded(written: str, asked: str) -> None:
+    assert search_terms(written) == search_terms(asked) != []
+    assert spaced_terms(written) == spaced_terms(asked)
 
 
 def test_search_without_an_encoder_compares_pairs_of_ideographs() -> None:
