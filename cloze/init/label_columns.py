@@ -138,6 +138,12 @@ def doubts(cells: list[str], label: str, ragged: int) -> Iterator[str]:
         yield "spaces around the labels stay part of them"
     if labels and all(map(DECIMAL_COMMA.fullmatch, labels)):
         yield "labels with a decimal comma are classes; for regression write 0.5 rather than 0,5"
+    words = sorted(one for one in labels if not NUMBER.fullmatch(one))
+    if words and len(words) < len(labels) - len(words):
+        shown = ", ".join(words[:SHOWN_LABELS])
+        yield f"labels are numbers but for {shown}: classes; for regression correct these rows"
+    if "nan" in map(str.lower, words):
+        yield "a label is spelt nan, which training refuses unless labels = [...] names it"
     if label in cells:
         yield f"the first line is taken for the columns' names, but {label!r} is also a label"
 

@@ -485,6 +485,26 @@ def test_spellings_of_one_number_are_one_label_which_is_too_few(
         labelled_files(find_files("t.csv"), trains=True)
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("0.5", "high", "0.25"), "labels are numbers but for high: classes; for regression"),
+        (("1", "2", "NaN"), "labels are numbers but for NaN: classes; for regression"),
+        (("ok", "nan", "bad"), "a label is spelt nan, which training refuses unless"),
+        (("1", "2", "3"), ""),
+        (("1", "other", "none"), ""),
+    ],
+)
+def test_labels_that_are_numbers_but_for_some_are_said(
+    folder: Path, labels: tuple[str, ...], said: str
+) -> None:
+    rows = "".join(f"text {number},{labels[number % 3]}\n" for number in range(30))
+    (folder / "t.csv").write_text(f"text,label\n{rows}")
+    found = labelled_files(find_files("t.csv"))
+    assert found is not None
+    assert [note.startswith(said) for note in found.notes][:1] == [True] * bool(said)
+
+
 def test_numbers_with_an_exponent_make_a_regression(folder: Path) -> None:
     rows = "".join(f"text {n},{number!r}\n" for n, number in enumerate([1e-05, 0.5, 2.5e-07] * 40))
     (folder / "t.csv").write_text(f"text,label\n{rows}")
