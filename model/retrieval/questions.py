@@ -29,7 +29,7 @@ from cloze.artifacts.errors import UsageError
 from cloze.model.retrieval.passage_index import Passage
 from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import TaskTable, Wanted, is_missing
-from cloze.pipeline.text.scripts import words
+from cloze.pipeline.text.scripts import comparable, words
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 
@@ -161,7 +161,7 @@ def _right(place: str, cells: dict[str, JsonValue]) -> Right:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(words(text.casefold()))
+    return tuple(words(comparable(text).casefold()))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, str, str]]:

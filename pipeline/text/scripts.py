@@ -290,7 +290,7 @@ def search_terms(text: str) -> list[str]:
     characters, or one that stands alone (as in Lucene's CJK analyser). However a word is encoded
     (é as one character or two, fi as a ligature, full width, with soft hyphens), it is one term.
     """
-    lower = _comparable(text)
+    lower = comparable(text)
     if lower.isascii():  # nearly all of most collections, and ten times as fast
         return ASCII_TERM.findall(lower)
     found, single = _patterns()
@@ -315,7 +315,7 @@ def search_terms(text: str) -> list[str]:
     return terms
 
 
-def _comparable(text: str) -> str:
+def comparable(text: str) -> str:
     """Lower-cased, and alike for texts that look alike: NFKC, without invisible characters."""
     if text.isascii():
         return text.lower()
@@ -327,7 +327,7 @@ def _comparable(text: str) -> str:
 
 def spaced_terms(text: str) -> list[str]:
     """The same for words with the punctuation beside them, as spaces separate them."""
-    lower = _comparable(text)
+    lower = comparable(text)
     return search_terms(lower) if has_no_spaces(lower) else lower.split()
 
 

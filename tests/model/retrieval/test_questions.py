@@ -43,6 +43,15 @@ def test_an_answer_is_found_as_a_run_of_whole_words(tmp_path: Path) -> None:
     assert (gold.unit, gold.relevant) == ("passages", ({2: 1.0},))
 
 
+def test_an_answer_is_right_in_every_passage_that_has_it_however_encoded(tmp_path: Path) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text(json.dumps({"question": "what?", "answer": "cafe\u0301 fin"}) + "\n")
+    texts = ["Un café fin.", "Un cafe\u0301 \ufb01n.", "Un ca\u00adfé fin.", "Un cafe fin."]
+    passages = [Passage(f"/d/{n}.txt", 1, text) for n, text in enumerate(texts)]
+    gold = find_gold(read_questions(str(file)), passages)
+    assert gold.relevant == ({0: 1.0, 1: 1.0, 2: 1.0},)
+
+
 def test_all_that_a_row_says_must_agree(tmp_path: Path) -> None:
     rows = [{"question": "what is below?", "answer": "cellar", "file": "other/house.txt"}]
     assert gold_of(tmp_path, rows).relevant == ({3: 1.0},)
