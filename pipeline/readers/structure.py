@@ -25,6 +25,9 @@ SHOWN_COLUMNS = 20
 JSON_OBJECT = re.compile(r'\s*\{\s*(?:"|\}\s*$)')
 JSON_DOCUMENT = re.compile(r'\s*(?:\[\s*(?:[\[{"]|$)|\{\s*\n\s*")')
 
+JSON_LINES = (".jsonl", ".ndjson")
+"""Suffixes by which broken lines of JSON are no prose."""
+
 SEPARATORS = {".csv": ",;\t", ".tsv": "\t,;", ".tab": "\t,;"}
 """Separators to try by suffix, the likeliest first."""
 COLUMN = re.compile(r"[\w][\w .:/()#-]{0,40}")
@@ -64,15 +67,18 @@ def format_of(text: str, path: str) -> str:
     for reader, one in FORMATS.items():
         if one.mark and one.mark.search(text):
             return reader
-    if is_json_lines(text):
+    if is_json_lines(text, known=_suffix(path) in JSON_LINES):
         return "jsonl"
     if JSON_DOCUMENT.match(text) and _is_json(text):
         return "json"
     return "csv" if dialect_of(text, path) else "text"
 
 
-def is_json_lines(text: str) -> bool:
-    """Whether the lines are JSON objects, by the first few; the last one may be cut."""
+def is_json_lines(text: str, *, known: bool = False) -> bool:
+    """Whether the lines are JSON objects, by the first few; the last one may be cut.
+
+    Half of them are enough, or one where the lines are `known` to be JSON by the file's name.
+    """
     lines = [line for line in islice(text.split("\n"), SAMPLED_ROWS) if line.strip()]
     if not lines or not JSON_OBJECT.match(lines[0]):
         return False
@@ -81,7 +87,7 @@ def is_json_lines(text: str) -> bool:
         return _object(lines[0]) is not None or not lines[0].rstrip().endswith("}")
     # The last line may be cut; a few broken lines do not make a file another format.
     whole = [_object(line) is not None for line in lines[:-1]]
-    return sum(whole) > len(whole) / 2
+    return sum(whole) > (0 if known else len(whole) / 2)
 
 
 def json_objects(text: str) -> list[dict[str, JsonValue]]:

@@ -146,3 +146,11 @@ def test_the_column_is_found_however_long_the_first_text_is(
     (found,) = look(str(tmp_path)).sources
     assert found.text_field == "words"
     assert found.text_bytes == pytest.approx(len(content), rel=0.01)
+
+
+def test_broken_lines_do_not_make_a_file_called_jsonl_prose(tmp_path: Path) -> None:
+    good = '{"text": "A text."}\n'
+    for name in ("a.jsonl", "a.ndjson", "a.jsonl.2"):
+        (tmp_path / name).write_text(good + '{"text": "cut\n' * 5 + good)
+        (found,) = look(str(tmp_path / name)).sources
+        assert (found.reader, found.text_field) == ("jsonl", "text")
