@@ -83,6 +83,16 @@ COMMON_WORDS = {
     "Polish": "nie się jest na że do jak ale tak przez",
     "Swedish": "och att det som en på är av för med",
     "Turkish": "ve bir bu için ile olarak çok daha gibi olan",
+    # Where a script has several languages, its others stand beside the one with a stemmer.
+    "Russian": "и в не на что с как по из его",
+    "Ukrainian": "і в не на що з як та до його",
+    "Bulgarian": "и в не на се да от за са по",
+    "Serbian": "и у не на је се да од за су",
+    "Arabic": "في من على إلى أن التي عن مع هذا ما",
+    "Persian": "و در به از که این را با است برای",
+    "Urdu": "کے میں کی سے کا ہے اور کو نے پر",
+    "Hindi": "के में की है से और का को ने पर",
+    "Marathi": "आणि आहे या व हे ते होते आहेत हा ही",
 }
 LEAST_SHARE = 0.04
 """Minimum share of words among a language's ten most common ones; a quarter in English text."""
@@ -91,6 +101,7 @@ LEAST_SHARE = 0.04
 STEMMERS = {
     **{name: name.lower() for name in ("English", "German", "French", "Spanish", "Italian")},
     **{name: name.lower() for name in ("Portuguese", "Dutch", "Polish", "Swedish", "Turkish")},
+    **{name: name.lower() for name in ("Russian", "Arabic", "Hindi")},
     "Greek script": "greek",
     "Tamil script": "tamil",
     "Armenian script": "armenian",
@@ -465,22 +476,30 @@ def is_html(documents: Sequence[str]) -> bool:
 
 
 def language(text: str) -> str:
-    """A guess at the language of `text`; `no text` if there are no letters."""
+    """A guess at the language of `text`, or at least its script; `no text` without letters."""
+    script = _script(text)
+    if not script:
+        return "no text"
+    # Not by \w, which ends a Hindi word at its first vowel sign.
+    words = text.lower().split()
+    counts = Counter(words)
+    found = {
+        name: sum(counts[word] for word in common.split())
+        for name, common in COMMON_WORDS.items()
+        if _script(common) == script
+    }
+    best = max(found, key=lambda name: found[name], default="")
+    if found.get(best, 0) > LEAST_SHARE * len(words):
+        return best
+    return "another language" if script == "Latin" else f"{script} script"
+
+
+def _script(text: str) -> str:
+    """The script of most letters; empty without any."""
     # the first word of a letter's Unicode name is its script
     names = (unicodedata.name(letter, "unnamed") for letter in text if letter.isalpha())
     scripts = Counter(name.partition(" ")[0].capitalize() for name in names)
-    if not scripts:
-        return "no text"
-    script, _ = scripts.most_common(1)[0]
-    if script != "Latin":
-        return f"{script} script"
-    words = re.findall(r"\w+", text.lower())
-    counts = Counter(words)
-    found = {
-        name: sum(counts[word] for word in common.split()) for name, common in COMMON_WORDS.items()
-    }
-    best = max(found, key=lambda name: found[name])
-    return best if found[best] > LEAST_SHARE * len(words) else "another language"
+    return scripts.most_common(1)[0][0] if scripts else ""
 
 
 def stemmer(text: str) -> str:
