@@ -174,7 +174,7 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     *,
     workspace: str | Path = "runs",
     ranking: Literal["hybrid", "vectors", "lexical"] = "hybrid",
-    weight: float | int = 0.65,
+    weight: float | int | None = None,
     language: str = "auto",
     words: int = 100,
     overlap: int = 0,
@@ -189,7 +189,8 @@ def search(  # noqa: PLR0913 - keywords, each with a default: the options of the
     `model` is as for `load`; `folder` is a file, folder, glob or URL of documents. Indexes are made
     in `workspace` unless they are there. Passages of about `words` words, each with up to `overlap`
     of the one before, are ranked by vectors,
-    words (`lexical`, BM25), or both with `weight` for the vectors; `language` is that of the
+    words (`lexical`, BM25), or both with `weight` for the vectors, by default .65 or less where
+    passages hardly stand out by them; `language` is that of the
     stemmer and stopwords, `graph` for millions of passages. The model `rerank`, a run with a task
     `reranking` or a cross-encoder, adds `rerank_weight` of its score to the first `depth`,
     and `feedback` is the weight of their likeness to the first of all, by default 0.3 with it:

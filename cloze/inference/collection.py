@@ -17,6 +17,8 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from cloze.artifacts import filesystem
 from cloze.artifacts.digests import digest_of
 from cloze.artifacts.errors import ClozeError, UsageError
@@ -32,18 +34,19 @@ from cloze.inference.input_texts import metered
 from cloze.inference.placed_passages import kinds_and_rest, placed_passages, said_of, sources_of
 from cloze.init.corpus_files import left_out
 from cloze.init.corpus_samples import look, stemmer
-from cloze.model.hugging_face.sentence_modules import DOCUMENT
+from cloze.model.hugging_face.sentence_modules import DOCUMENT, QUERY
 from cloze.model.inference.load import Model
 from cloze.model.retrieval import compact_vectors, lexical_index, passage_index
 from cloze.model.retrieval.compact_vectors import CompactVectors
 from cloze.model.retrieval.lexical_index import NO_LANGUAGE, LexicalIndex
 from cloze.model.retrieval.passage_index import Graph, Vectors
 from cloze.model.retrieval.questions import CORPUS, is_beir
+from cloze.model.retrieval.standing import FEWEST, SAMPLED, part_of, standing_of
 from cloze.pipeline.text.account import Account
 
 STAGE, LEXICAL_STAGE, GRAPH_STAGE = "vectors", "lexical_index", "vector_graph"
 COMPACT_STAGE = "compact_vectors"
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """6: passages may overlap; 5: passages have titles; 4: passages are embedded with the model's
 prompts; 3: contents are known by name, lines by record; 2: the index contains the passages' lines.
 """
@@ -122,11 +125,12 @@ def index_folder(
         # The key says what was read only if nothing has changed meanwhile.
         if documents() != table.inputs["documents"]:
             raise UsageError(f"{folder}: changed while it was read; run the command again")
+        standing = _standing(model, scratch, count)
         files = _put(scratch, output, (passage_index.VECTORS, passage_index.PASSAGES), rows=count)
     return commit(
         table,
         files,
-        statistics={"passages": count, "width": model.vector_width()},
+        statistics={"passages": count, "width": model.vector_width(), "standing": standing},
         # Without what is left out, for which no index is made anew.
         execution={"source": folder, "model": directory, "account": account.lines()},
     )
@@ -180,6 +184,18 @@ def _earlier_vectors(space: Workspace, table: StageTable) -> Mapping[bytes, Vect
     return passage_index.vectors_by_text(
         best.path(passage_index.VECTORS), best.path(passage_index.PASSAGES)
     )
+
+
+def _standing(model: Model, folder: str, count: int) -> float | None:
+    """How far passages stand out by their vectors; None of too few to say."""
+    if count < FEWEST:
+        return None
+    rows = [*range(0, count, max(1, count // SAMPLED))][:SAMPLED]
+    passages = f"{folder}/{passage_index.PASSAGES}"
+    parts = (part_of(passage_index.read_passage(passages, row).text) for row in rows)
+    parts_QH = np.stack([*model.sentence_vectors(parts, prompt=QUERY)])
+    vectors_NH = passage_index.open_vectors(f"{folder}/{passage_index.VECTORS}")
+    return standing_of(vectors_NH, rows, parts_QH)
 
 
 def index_words(index: Artifact, *, language: str, space: Workspace) -> LexicalIndex:

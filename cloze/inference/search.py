@@ -25,7 +25,7 @@ from cloze.inference.collection import AUTOMATIC
 from cloze.inference.input_texts import ModelName, Text, texts_or_lines
 from cloze.inference.search_evaluation import evaluate_search
 from cloze.inference.searcher import RERANKED, WORDS, FoundPassage, How, Search
-from cloze.model.retrieval.fusion import RERANKER_WEIGHT, WEIGHT, Ranking
+from cloze.model.retrieval.fusion import RERANKER_WEIGHT, Ranking
 from cloze.model.retrieval.questions import read_questions
 from cloze.options import PLACE, Place, reading_artifacts
 
@@ -61,8 +61,9 @@ class RankedBy:
     lexical: bool = False
     """Rank by words alone (BM25)."""
 
-    weight: float = WEIGHT
-    """Weight of the vectors in hybrid ranking, from 0 to 1; that of the words is the rest."""
+    weight: float | None = None
+    """Weight of the vectors in hybrid ranking, from 0 to 1; that of the words is the rest. By
+    default 0.65, or less where by vectors the passages hardly stand out from each other."""
 
     language: str = AUTOMATIC
     """Language whose stemmer and stopwords apply to words: english, german, …; none; by default a
@@ -98,7 +99,7 @@ class RankedBy:
         ranking = given[0] if given else "hybrid"
         if self.index and ranking == "lexical":
             raise UsageError("--index --lexical: the graph is one of vectors; leave one out")
-        if self.weight != WEIGHT and ranking != "hybrid":
+        if self.weight is not None and ranking != "hybrid":
             raise UsageError(
                 f"--weight --{ranking}: a weight is for vectors and words together; leave one out"
             )

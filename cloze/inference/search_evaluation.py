@@ -230,8 +230,8 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
     how, failures = searched.how, list[Failure]()
     scored = metered(searched.scores(gold.questions), verb="evaluate", unit="questions")
     for number, scores in enumerate(scored):
-        ranked_C = scores.ranked(how.weight)
-        of_question = _relevant_by_system(scores, gold, number, how.weight)
+        ranked_C = scores.ranked(how.vectors_weight)
+        of_question = _relevant_by_system(scores, gold, number, how.vectors_weight)
         if HYBRID in of_question:
             # Metrics see the whole collection: behind what was reranked comes the rest in its old
             # order.
@@ -270,12 +270,12 @@ def evaluate_search(searched: Search, questions: Sequence[Question]) -> Evaluati
         passages=len(searched),
         unit=gold.unit,
         questions=len(gold.questions),
-        weight=how.weight,
+        weight=how.vectors_weight,
         systems={name: intervals(found) for name, found in values.items()},
         against=against,
         reranking=interval(given_Q - hybrid_Q) if how.reorders else None,
         ordered_by=tuple(f"--{name}" for name in ("rerank", "feedback") if getattr(how, name)),
-        choice=_choice(weighted, hybrid_Q, how.weight),
+        choice=_choice(weighted, hybrid_Q, how.vectors_weight),
         reranker_weight=how.rerank_weight,
         reranker_choice=_choice(by_read, given_Q, how.rerank_weight) if how.rerank else None,
         feedback=how.feedback_weight,

@@ -12,7 +12,7 @@ Out: for each question the best passages, with their place, score, and rank by e
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -41,11 +41,13 @@ from cloze.model.inference.ranks import ONE_PROCESS, load_over_ranks
 from cloze.model.retrieval.fusion import (
     FEEDBACK_WEIGHT,
     RERANKER_WEIGHT,
+    STANDING,
     WEIGHT,
     WITHIN,
     Ranking,
     best_rows,
     reranked,
+    weight_of_vectors,
     with_feedback,
 )
 from cloze.model.retrieval.passage_index import (
@@ -81,8 +83,9 @@ class How:
 
     ranking: Ranking = "hybrid"
     """By vectors, by words (`lexical`), or by both."""
-    weight: float = WEIGHT
-    """Weight of the vectors in `hybrid`; that of the words is the rest."""
+    weight: float | None = None
+    """Weight of the vectors in `hybrid`; that of the words is the rest. None: `WEIGHT`, or less
+    where by vectors the passages of the folder hardly stand out from each other."""
     language: str = AUTOMATIC
     """Whose stemmer and stopwords apply to words: one of Snowball's, `none`, or a guess."""
     words: int = WORDS
@@ -101,6 +104,11 @@ class How:
     feedback: float | None = None
     """Of the likeness of the first `depth` to the one that comes first, added to that sum; None:
     `FEEDBACK_WEIGHT` with a reranker, else 0."""
+
+    @property
+    def vectors_weight(self) -> float:
+        """That of the vectors; the usual one before the folder is known."""
+        return WEIGHT if self.weight is None else self.weight
 
     @property
     def feedback_weight(self) -> float:
@@ -136,7 +144,7 @@ class How:
             )
         if self.depth < 1:
             raise UsageError(f"depth {self.depth}: expected at least 1 passage to rerank")
-        if not 0 <= self.weight <= 1:
+        if not 0 <= self.vectors_weight <= 1:
             raise UsageError(f"weight {self.weight:g}: expected a number from 0 to 1")
         if self.words < 1:
             raise UsageError(f"words {self.words}: expected at least 1 of each passage")
@@ -233,9 +241,9 @@ class Search:
             self._reranker = load_reranker(model_directory(how.rerank, space, stage="finetune"))
         directory = vectors_directory(model, space)
         self._model = _loaded(model, directory, machine)
-        self.how = how
         searched = SearchedFolder(folder, how.words, how.overlap, others)
         self.index = index_folder(self._model, directory, searched, space=space)
+        self.how = replace(how, weight=_weight(how, self.index.manifest.statistics["standing"]))
         matrix_NH = open_vectors(self.index.path(VECTORS))
         self._passages = pa.ipc.open_file(pa.memory_map(self.index.path(PASSAGES)))
         lexical = graph = compact = None
@@ -245,7 +253,7 @@ class Search:
             graph = graph_of(self.index, space) if how.graph else None
             if not graph and len(matrix_NH) >= COMPACT_FROM:
                 compact = compact_vectors_of(self.index, space)
-        self._scorer = Scorer(matrix_NH, lexical, how.weight, graph, compact)
+        self._scorer = Scorer(matrix_NH, lexical, self.how.vectors_weight, graph, compact)
 
     def __len__(self) -> int:
         """The number of passages."""
@@ -300,13 +308,13 @@ class Search:
         """The first `count` passages; if the first `depth` are ordered anew, all of these."""
         if self.how.reorders:
             return self.read(scores).ranked(self.how.rerank_weight, self.how.feedback_weight)
-        ranked_C = scores.ranked(self.how.weight)
+        ranked_C = scores.ranked(self.how.vectors_weight)
         places_D = best_rows(ranked_C, count)
         return Ranked(places_D, ranked_C[places_D])
 
     def read(self, scores: PassageScores) -> ReadPassages:
         """The first passages, read by the reranker if there is one."""
-        ranked_C = scores.ranked(self.how.weight)
+        ranked_C = scores.ranked(self.how.vectors_weight)
         # It reads whole texts, which costs a thousand times a cosine: only the first `depth`.
         places_D = best_rows(ranked_C, self.how.depth)
         found_D = ranked_C[places_D]
@@ -345,6 +353,19 @@ class Search:
                 score = float(ranked.scores_D[number])
                 found.append(FoundPassage(score, *self.passage(row), ranks, before))
         return found
+
+
+def _weight(how: How, standing: float | None) -> float:
+    """The weight of the vectors, if it is not given by how far passages stand out by them."""
+    if how.weight is not None or how.ranking != "hybrid" or standing is None:
+        return how.vectors_weight
+    if (weight := weight_of_vectors(standing)) < WEIGHT:
+        say(
+            f"search: vectors count {weight:g}, not {WEIGHT:g}: by them the middle of a passage is "
+            f"only {standing:.1f} deviations nearer to it than to others ({STANDING:g} where an "
+            "encoder knows the language and subject); --evaluate or --weight decides better"
+        )
+    return weight
 
 
 def _asked(questions: Iterable[str]) -> Iterator[str]:

@@ -20,6 +20,11 @@ Ranking = Literal["hybrid", "vectors", "lexical"]
 WEIGHT = 0.65
 """Weight of the vectors, the rest is that of the words (benchmarks/results/search_quality.json)."""
 
+STANDING = 3.5
+"""Standard deviations by which passages stand out (standing.py) where vectors have that weight:
+with an English encoder 3.9 and more on five English, German and Spanish collections, fewer on eight
+in other languages, where words alone were better (benchmarks/results/foreign_search.json)."""
+
 RERANKER_WEIGHT = 0.25
 """Of a reranker's score beside that of the hybrid ranking: where one helps it gains nearly as much
 as with twice this weight, and where it does harm a third (benchmarks/results/reranking.json)."""
@@ -41,6 +46,11 @@ PART, ROWS_OF_MAXIMUM = 1 << 16, 512
 """Scores processed at once, and scores of which only the best one is looked at first."""
 
 # N passages, K best rows, D reranked ones
+
+
+def weight_of_vectors(standing: float) -> float:
+    """The weight of vectors by which passages stand out so far: less where it is chance."""
+    return round(WEIGHT * min(1.0, max(0.0, standing) / STANDING), 2)
 
 
 class Spread(NamedTuple):

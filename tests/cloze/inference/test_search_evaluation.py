@@ -198,6 +198,23 @@ def test_half_of_the_questions_choose_a_weight_that_the_other_half_confirms(
     assert f"weight {chosen['weight']:g}, chosen on half of the questions" in shown
 
 
+def test_vectors_by_which_no_passage_stands_out_count_less_and_search_says_so(
+    cloze: Cloze, folder: Path
+) -> None:
+    write_model(folder / "encoder")
+    for number in range(60):  # its words are unknown to the encoder, so all vectors are alike
+        (folder / "texts" / f"{number}.txt").write_text(
+            f"заяц{number} лиса{number} волк{number}.\n"
+        )
+    first = cloze("search", "encoder", "texts", "лиса7", "--json")
+    assert "search: vectors count 0" in first.stderr and "not 0.65" in first.stderr
+    assert json.loads(first.stdout)[0]["passages"][0]["file"] == "texts/7.txt"
+    again = cloze("search", "encoder", "texts", "лиса7")  # of the index that is there
+    assert "not 0.65" in again.stderr
+    for chosen in (("--weight", "0.65"), ("--lexical",), ("--vectors",)):
+        assert "not 0.65" not in cloze("search", "encoder", "texts", "лиса7", *chosen).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
