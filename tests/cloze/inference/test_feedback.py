@@ -53,8 +53,8 @@ def test_what_is_like_the_first_passage_moves_up_behind_it(topics: Path) -> None
 
 
 def test_likeness_is_the_hybrid_score_of_the_first_passage_as_a_question(topics: Path) -> None:
-    search = api.search("encoder", "texts", feedback=0.5)
-    plain = api.search("encoder", "texts").ask("a list of names", top_k=50)
+    search = api.search("encoder", "texts", weight=0.65, feedback=0.5)
+    plain = api.search("encoder", "texts", weight=0.65).ask("a list of names", top_k=50)
     (scores,) = search.scores(["a list of names"])
     read = search.read(scores)
     first = search.passage(int(read.places_D[0]))
