@@ -106,7 +106,7 @@ def terminal_lines(summary: Summary) -> list[str]:
         facts.append(("faster", wording.student_faster(made)))
         facts.append(("size", wording.student_size(made)))
     if found := wording.unjudged(summary):
-        facts.append(("not judged", found))
+        facts.append(("not evaluated", found))
     # Only so many lines are shown: more tasks than two share theirs.
     facts += wording.many_tasks(summary) if len(summary.tasks) > MOST_ALONE else []
     for task in summary.tasks if len(summary.tasks) <= MOST_ALONE else ():

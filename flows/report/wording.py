@@ -160,7 +160,7 @@ def lede(summary: Summary) -> list[str]:
     sentences = (
         _starting_point(summary),
         f"Kept: {kept_words(summary.kept)}." if summary.kept else "",
-        f"Not judged: {found}." if (found := unjudged(summary)) else "",
+        f"Not evaluated: {found}." if (found := unjudged(summary)) else "",
         *(f"Search: {found}." for task in summary.tasks if (found := search_found(summary, task))),
         _heldout_quality(summary),
         _training_data(summary),
@@ -204,7 +204,7 @@ def finding(summary: Summary, task: TaskScore) -> Finding | None:
 
 
 def short_finding(summary: Summary, task: TaskScore) -> str:
-    """The sentence of `finding`; of what was kept, which is told above, its name."""
+    """The sentence of `finding`; of what was kept, which stands above, its name."""
     if kept := kept_for(summary, task):
         return f"Kept: {candidate_name(kept.kept_share, kept.kept_terms)}."
     found = finding(summary, task)

@@ -373,7 +373,7 @@ def test_what_adapt_decided_of_an_encoder_holds_however_its_run_is_repeated(
     trained = cloze("run", "texts.toml", "--without-prefect", *SMALL, *other)
     assert trained.returncode == 0, trained.stderr
     assert "Kept: " not in (folder / "report.html").read_text()
-    assert "not judged      nobody has decided whether this encoder searches" in trained.stdout
+    assert "not evaluated   nobody has decided whether this encoder searches" in trained.stdout
     assert "adapted" not in json.loads((folder / "run.json").read_text())["stages"]
 
 

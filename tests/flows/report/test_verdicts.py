@@ -168,15 +168,15 @@ def test_a_kept_encoder_with_term_vectors_is_named_so() -> None:
 
 def test_an_encoder_that_adapt_has_not_judged_is_said_to_be_unjudged() -> None:
     every = summary(retrieval(0.785))
-    (line,) = (one for one in terminal_lines(every) if one.startswith("  not judged"))
+    (line,) = (one for one in terminal_lines(every) if one.startswith("  not evaluated"))
     assert "repeat `cloze adapt`" in line
-    assert any(sentence.startswith("Not judged: ") for sentence in lede(every))
+    assert any(sentence.startswith("Not evaluated: ") for sentence in lede(every))
     for judged in (
         summary(retrieval(0.785), kept=KEPT),
         summary(retrieval(0.785), configuration={}),
     ):
         assert not any(
-            "not judged" in one.lower() for one in [*terminal_lines(judged), *lede(judged)]
+            "not evaluated" in one.lower() for one in [*terminal_lines(judged), *lede(judged)]
         )
 
 
@@ -196,7 +196,7 @@ def test_nothing_contradicts_what_adapt_decided(
     page = render(every)
     # at the top, and in the section
     assert page.count(f"Kept: {words}.") == 2
-    assert "Not judged" not in page
+    assert "Not evaluated" not in page
     assert '<div class="verdict win">' in page or not kept_share
     for verdict in ("no better", "does better", "wins", "loses", "no verdict", "keep using"):
         assert verdict not in page
