@@ -9,6 +9,7 @@ If interrupted, they are made again from the start. No run refers to them: `cloz
 the last 30 days.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,8 +48,9 @@ from cloze.pipeline.text.account import Account
 STAGE, LEXICAL_STAGE, GRAPH_STAGE = "vectors", "lexical_index", "vector_graph"
 COMPACT_STAGE = "compact_vectors"
 FORMAT_VERSION = 7
-"""6: passages may overlap; 5: passages have titles; 4: passages are embedded with the model's
-prompts; 3: contents are known by name, lines by record; 2: the index contains the passages' lines.
+"""7: how far passages stand out, and every kind of documents; 6: passages may overlap; 5: passages
+have titles; 4: passages are embedded with the model's prompts; 3: contents are known by name, lines
+by record; 2: the index contains the passages' lines.
 """
 LEXICAL_FORMAT_VERSION = 2
 """2: terms are alike however they are encoded."""
@@ -190,7 +192,8 @@ def _standing(model: Model, folder: str, count: int) -> float | None:
     """How far passages stand out by their vectors; None of too few to say."""
     if count < FEWEST:
         return None
-    rows = [*range(0, count, max(1, count // SAMPLED))][:SAMPLED]
+    # Spread over all: the files of a folder are often in order of subject or language.
+    rows = range(0, count, math.ceil(count / SAMPLED))
     passages = f"{folder}/{passage_index.PASSAGES}"
     parts = (part_of(passage_index.read_passage(passages, row).text) for row in rows)
     parts_QH = np.stack([*model.sentence_vectors(parts, prompt=QUERY)])

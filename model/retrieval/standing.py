@@ -16,10 +16,13 @@ import numpy.typing as npt
 from cloze.model.retrieval.fusion import NOISE
 
 SAMPLED = 100
-"""Passages of which a part is looked for."""
+"""Passages of which a part is looked for, at most."""
 
 FEWEST = 50
 """Passages from which on one can stand out: of N none does by more than sqrt(N - 1)."""
+
+LEAST_WORDS = 10
+"""Of a passage whose words are counted; with fewer, its script may have no spaces."""
 
 TOGETHER = 16
 """Parts that are compared with all passages at once."""
@@ -32,7 +35,7 @@ Vectors = npt.NDArray[np.float32]
 def part_of(text: str) -> str:
     """The middle fifth of a passage: of its words, or of its characters in an unspaced script."""
     words = text.split()
-    of: Sequence[str] = words if len(words) >= FEWEST // 5 else text
+    of: Sequence[str] = words if len(words) >= LEAST_WORDS else text
     middle = of[2 * len(of) // 5 : 3 * len(of) // 5]
     return (middle if isinstance(middle, str) else " ".join(middle)) or text
 
