@@ -22,7 +22,7 @@ WEIGHT = 0.65
 
 STANDING = 3.5
 """Standard deviations by which passages stand out (standing.py) where vectors have that weight:
-with an English encoder 3.9 and more on five English, German and Spanish collections, fewer on eight
+with an English encoder 4.1 and more on five English, German and Spanish collections, fewer on eight
 in other languages, where words alone were better (benchmarks/results/foreign_search.json)."""
 
 RERANKER_WEIGHT = 0.25
