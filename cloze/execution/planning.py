@@ -8,6 +8,7 @@ Out: one line per stage, then work, sizes, memory, hours and cost. Nothing is st
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from cloze.answer import Answer, aligned
 from cloze.artifacts.errors import UsageError
@@ -67,47 +68,83 @@ def plan(
     # A corpus that is not here cannot be looked at, so its stages cannot be planned.
     found = None if elsewhere else checked_plan(run, machine)
     to_run = found.to_run if found else (*PREPARE, "pretrain")
-    data: dict[str, object] = {}
-    lines: list[str] = []
-    lines += [_step(step) for step in found.steps] if found else []
-    expected = found.expected() if found else []
+    text_bytes, weight = (elsewhere, 1.0) if elsewhere else _text_of(run)
+    corpus = forecast_corpus(text_bytes, run.examples, weight=weight)
+    resources: list[Part] = []
+    if text_bytes and {*to_run} & {*PREPARE}:
+        resources += _preparation_parts(corpus, run, machine)
+    if "pretrain" in to_run:
+        resources += _pretraining_parts(found, corpus, run, machine)
+    written = write_tables(found or Plan(run, machine)) if tables else []
+    parts = [
+        *_stage_parts(found),
+        *resources,
+        *([_assumed_part(machine)] if resources else []),
+        _written_part(written, to_run if tables else ()),
+    ]
+    lines = [line for part in parts for line in part.lines]
+    return Answer(
+        {part.name: part.data for part in parts}, "\n".join(lines).lstrip("\n"), target.json
+    )
+
+
+@dataclass(frozen=True)
+class Part:
+    """One section of a plan."""
+
+    name: str
+    """In the JSON document."""
+    data: object
+    lines: Sequence[str] = ()
+    """For people."""
+
+
+def _stage_parts(found: Plan | None) -> Iterator[Part]:
+    """What would be done with each stage, and how long it takes; empty without a plan."""
+    steps = found.steps if found else []
+    data = [step.model_dump(mode="json") for step in steps]
+    yield Part("stages", data, [_step(step) for step in steps])
+    expected, lines = found.expected() if found else [], list[str]()
     if expected:
         total = sum(each.seconds for each in expected)
         lines += ["", f"expected on this machine: {_time(total / 3600)}"]
         lines += _indented([(e.stage, _time(e.seconds / 3600), e.basis) for e in expected])
         lines += [said for said in (busy_now(),) if said]
-    data["expected"] = [asdict(each) for each in expected]
-    text_bytes, weight = (elsewhere, 1.0) if elsewhere else _text_of(run)
-    corpus = forecast_corpus(text_bytes, run.examples, weight=weight)
-    if text_bytes and {*to_run} & {*PREPARE}:
-        data["preparation"] = asdict(corpus)
-        lines += _preparation(corpus, run, machine)
-        if machine.pipeline.runner == "DataflowRunner":
-            options = given_options(machine.pipeline, ())
-            dataflow = forecast_dataflow(corpus, options, machine.rates)
-            data["dataflow"] = {**asdict(dataflow), "fits": dataflow.fits}
-            lines += _dataflow(dataflow, corpus)
-    if "pretrain" in to_run:
-        training = forecast_training(run, machine, examples=corpus.examples)
-        data["pretraining"] = asdict(training)
-        lines += _pretraining(training, run, machine)
-        mixture = _mixed(found) if found else ()
-        data["mixture"] = [asdict(source) for source in mixture]
-        lines += _mixture(mixture)
-        if text_bytes:
-            stored = _stored(corpus, training, run, mixture)
-            data["storage"] = asdict(stored)
-            lines += _storage(stored, run, machine)
-    if "preparation" in data or "pretraining" in data:
-        lines += _assumptions(machine)
-    written = write_tables(found or Plan(run, machine)) if tables else []
-    lines += [f"table: {file}" for file in written]
+    yield Part("expected", [asdict(each) for each in expected], lines)
+
+
+def _preparation_parts(
+    corpus: CorpusForecast, run: RunConfig, machine: MachineConfig
+) -> Iterator[Part]:
+    """What preparing the corpus needs, anywhere and on the engine of the machine file."""
+    yield Part("preparation", asdict(corpus), [*_preparation(corpus, run, machine)])
+    if machine.pipeline.runner == "DataflowRunner":
+        options = given_options(machine.pipeline, ())
+        dataflow = forecast_dataflow(corpus, options, machine.rates)
+        data = {**asdict(dataflow), "fits": dataflow.fits}
+        yield Part("dataflow", data, [*_dataflow(dataflow, corpus)])
+
+
+def _pretraining_parts(
+    found: Plan | None, corpus: CorpusForecast, run: RunConfig, machine: MachineConfig
+) -> Iterator[Part]:
+    """What training needs, reads and leaves on disks."""
+    training = forecast_training(run, machine, examples=corpus.examples)
+    yield Part("pretraining", asdict(training), [*_pretraining(training, run, machine)])
+    mixture = _mixed(found) if found else ()
+    yield Part("mixture", [asdict(source) for source in mixture], [*_mixture(mixture)])
+    if corpus.text_bytes:
+        stored = _stored(corpus, training, run, mixture)
+        yield Part("storage", asdict(stored), [*_storage(stored, run, machine)])
+
+
+def _written_part(written: Sequence[Path], wanted: Sequence[str]) -> Part:
+    """The tables that were written, and which of the `wanted` stages have none yet."""
+    lines = [f"table: {file}" for file in written]
     tabled = {file.stem for file in written}
-    if tables and (later := [name for name in to_run if name not in tabled]):
+    if later := [name for name in wanted if name not in tabled]:
         lines.append(f"no table yet: {', '.join(later)}, whose inputs the stages before them make")
-    data["stages"] = [step.model_dump(mode="json") for step in found.steps] if found else []
-    data["tables"] = [str(file) for file in written]
-    return Answer(data, "\n".join(lines).lstrip("\n"), target.json)
+    return Part("tables", [str(file) for file in written], lines)
 
 
 def _step(step: PlannedStage) -> str:
@@ -295,18 +332,18 @@ def _storage(found: Stored, run: RunConfig, machine: MachineConfig) -> Iterator[
         )
 
 
-def _assumptions(machine: MachineConfig) -> Iterator[str]:
+def _assumed_part(machine: MachineConfig) -> Part:
     """Which rates are nobody's measurement."""
-    assumed = [
-        f"{name} = {value:g}"
+    assumed = {
+        name: value
         for name, value in machine.rates.model_dump().items()
         # Only what the machine file itself sets is somebody's own figure; defaults are not in this
         # set.
         if name not in machine.rates.model_fields_set
-    ]
-    if assumed:
-        yield ""
-        yield f"assumed, not measured here: {', '.join(assumed)}; set yours in [rates]"
+    }
+    said = ", ".join(f"{name} = {value:g}" for name, value in assumed.items())
+    lines = ["", f"assumed, not measured here: {said}; set yours in [rates]"] if assumed else []
+    return Part("assumed", assumed, lines)
 
 
 def _hours(seconds: float) -> str:
