@@ -45,7 +45,7 @@ def point_of(run: RunConfig, encoder: str, *, name: str) -> RunConfig:
 
 
 def course(metrics: Path) -> list[Figures]:
-    """Steps, tokens, seconds and training loss, as often as the run has logged them."""
+    """Steps, tokens, seconds, training loss and learning rate, by line of the run's log."""
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     found: list[Figures] = []
     tokens = steps = seconds = 0.0
@@ -55,8 +55,8 @@ def course(metrics: Path) -> list[Figures]:
         # a rate over the steps since the last line, in training time alone
         tokens += row["tokens_per_s"] * row["step_seconds"] * (row["step"] - steps)
         steps, seconds = row["step"], row["seconds"]
-        loss = row["masked_lm_loss"]
-        found.append({"step": steps, "tokens": round(tokens), "seconds": seconds, "loss": loss})
+        now = {"step": steps, "tokens": round(tokens), "seconds": seconds}
+        found.append(now | {"loss": row["masked_lm_loss"], "rate": row["learning_rate"]})
     return found
 
 
