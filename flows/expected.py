@@ -189,18 +189,22 @@ def expected_times(
 
     `rate`: FLOP/s to assume of its processor instead of measuring, which takes seconds.
     """
+    run = machine.decided(run)
     work = Work(run)
     earlier = []  # (run, stage, work, seconds, load) of every stage with a recorded duration
     for run_name in list_runs(space):
         # another run's record may be damaged, or its configuration of another version
         with suppress(UsageError, ValidationError):
             if record := find_record(space, run_name):
-                done_work = Work(RunConfig.model_validate(record.config))
+                done_run = RunConfig.model_validate(record.config)
+                done_work = Work(done_run)
                 earlier += [
                     (run_name, stage, done_work.of(stage), made.seconds, made.load or 0.0)
                     for stage, made in record.stages.items()
                     # One whose time was limited has made fewer steps than its configuration says.
-                    if made.seconds is not None and not limit_of(stage, done_work.run)
+                    if made.seconds is not None and not limit_of(stage, done_run)
+                    # A FLOP in bf16 takes a third of the time; of other processors, too.
+                    and done_run.precision(stage) == run.precision(stage)
                 ]
     found = []
     for stage in stages:

@@ -142,6 +142,16 @@ def test_the_same_run_takes_what_it_took_before(
 
 
 @pytest.mark.usefixtures("took_a_minute")
+def test_a_run_in_another_precision_is_no_measure(
+    small: dict[str, Any], machine: MachineConfig
+) -> None:
+    (other,) = {"fp32", "bf16"} - {machine_precision()[0]}
+    computed_so = {**small, "pretrain": {**PRETRAIN, "precision": other}}
+    found = expected(computed_so, machine, "pretrain", rate=2e10)["pretrain"]
+    assert found.basis.startswith("no GPU; 20 GFLOP/s")
+
+
+@pytest.mark.usefixtures("took_a_minute")
 def test_what_is_beyond_the_start_grows_with_the_work(
     small: dict[str, Any], machine: MachineConfig
 ) -> None:
