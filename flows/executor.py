@@ -222,6 +222,7 @@ class Executor:
             seconds=cost.seconds if cost else None,
             peak_memory=cost.peak_memory if cost else None,
             load=load_per_core() if result else earlier.load if earlier and cost else None,
+            processor=artifact.manifest.versions.get("processor", ""),
         )
         # a reused artifact's memory is not part of this run's
         peaks = [self.record.peak_memory, result.peak_memory if result else None]

@@ -32,6 +32,7 @@ from cloze.artifacts.digests import cache_directory
 from cloze.artifacts.errors import ClozeError, UsageError
 from cloze.artifacts.filesystem import find_files, is_local, located
 from cloze.artifacts.progress import clock, say
+from cloze.artifacts.store import processor
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.external_inputs import read_model_config
 from cloze.flows.forecast import (
@@ -202,9 +203,11 @@ def expected_times(
                     (run_name, stage, done_work.of(stage), made.seconds, made.load or 0.0)
                     for stage, made in record.stages.items()
                     # One whose time was limited has made fewer steps than its configuration says.
-                    if made.seconds is not None and not limit_of(stage, done_run)
-                    # A FLOP in bf16 takes a third of the time; of other processors, too.
+                    if made.seconds is not None
+                    and not limit_of(stage, done_run)
+                    # A FLOP in bf16 takes a third of the time, and on another machine any other.
                     and done_run.precision(stage) == run.precision(stage)
+                    and (machine.is_elsewhere(stage) or made.processor in ("", processor()))
                 ]
     found = []
     for stage in stages:

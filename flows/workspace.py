@@ -134,6 +134,8 @@ class StageRecord(Config):
     """Peak PSS in bytes of all of that run's processes while the program ran."""
     load: float | None = None
     """Runnable processes of the machine per core when it ended, its own included."""
+    processor: str = ""
+    """Of the machine that made it, if known."""
     argv: tuple[str, ...] = ()
     """The command that makes it."""
 

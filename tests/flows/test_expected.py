@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloze.artifacts.store import processor
 from cloze.flows.config import MachineConfig, RunConfig
 from cloze.flows.executor import execute
 from cloze.flows.expected import (
@@ -113,6 +114,22 @@ def took_a_minute(
     minute = record.stages["pretrain"].model_copy(update={"seconds": 60.0, "load": 1.0})
     stages = {**record.stages, "pretrain": minute}
     write_record(record.model_copy(update={"stages": stages}), space)
+
+
+@pytest.mark.usefixtures("took_a_minute")
+def test_what_another_processor_took_is_no_measure(
+    small: dict[str, Any], machine: MachineConfig
+) -> None:
+    space = workspace(machine.workspace)
+    record = read_record(space, "try")
+    assert record.stages["pretrain"].processor == processor()
+    stages = {
+        name: stage.model_copy(update={"processor": "Another 9000"})
+        for name, stage in record.stages.items()
+    }
+    write_record(record.model_copy(update={"stages": stages}), space)
+    basis = expected(small, machine, "pretrain", rate=2e10)["pretrain"].basis
+    assert basis.startswith("no GPU; 20 GFLOP/s")
 
 
 @pytest.mark.usefixtures("took_a_minute")
