@@ -19,7 +19,7 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
@@ -69,8 +69,8 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
 def _accept(value: object, kind: Kind, *, where: str) -> object:
     """`value` as `kind`, or a refusal."""
-    for member in _members(kind):
-        accepted = _as(value, member, where=where)
+    for origin, inner in _alternatives(kind):
+        accepted = _as(value, origin, inner, where=where)
         if accepted is not _REFUSED:
             return accepted
     shown = repr(value)
@@ -86,9 +86,8 @@ def _accept(value: object, kind: Kind, *, where: str) -> object:
 _REFUSED = object()
 
 
-def _as(value: object, kind: Kind, *, where: str) -> object:
-    """`value` as `kind`, which is no union; `_REFUSED` if it is something else."""
-    origin, inner = get_origin(kind) or kind, get_args(kind)
+def _as(value: object, origin: Kind, inner: tuple[Kind, ...], *, where: str) -> object:
+    """`value` as `origin[inner]`, which is no union; `_REFUSED` if it is something else."""
     if origin in (Iterable, Sequence, tuple):
         return _listed(value, origin, inner[0], where=where)
     if origin is int:
@@ -140,6 +139,13 @@ def _elements(values: Iterable[object], kind: Kind, *, where: str) -> Iterator[o
 def _members(kind: Kind) -> tuple[Kind, ...]:
     """The alternatives of a union, or the one kind that it is."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+@cache
+def _alternatives(kind: Kind) -> tuple[tuple[Kind, tuple[Kind, ...]], ...]:
+    """Those of a union, each as its origin and arguments."""
+    # Kept, since reading annotations takes longer than embedding a word.
+    return tuple((get_origin(member) or member, get_args(member)) for member in _members(kind))
 
 
 NAMES: Mapping[Kind, tuple[str, str]] = {

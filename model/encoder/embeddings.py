@@ -56,7 +56,8 @@ class Embeddings(nn.Module):
 
 def embedding_sum(*tables: tuple[Tensor, Tensor]) -> Tensor:
     """The sum of rows of several tables, each [N, H] and given with the ids of its rows, [T, H]."""
-    if tables[0][0].device.type == "cpu":
+    # Without gradients, a function with a backward pass of its own costs more than short texts do.
+    if tables[0][0].device.type == "cpu" and torch.is_grad_enabled():
         return apply(_LookUp, *(tensor for pair in tables for tensor in pair))
     return _sum_of_rows(tables)
 

@@ -197,6 +197,8 @@ def batches_by_length(lengths: Places, *, token_budget: int) -> Iterator[Places]
 
 def cut_by_budget(rows: Places, lengths: Places, *, token_budget: int) -> list[Places]:
     """`rows`, in order, in parts of about `token_budget` tokens each."""
+    if lengths.sum() <= token_budget:
+        return [rows]  # of a single short text, each small array counts
     # Which part each row's last token falls into; a part may exceed the budget by a row's rest.
     parts = (np.cumsum(lengths) - 1) // max(token_budget, 1)
     return list(np.split(rows, np.flatnonzero(np.diff(parts)) + 1))
