@@ -163,11 +163,25 @@ class LabelError(Result):
     probability: float
     """Of the given label, by a model that was not trained on the row."""
 
-    why: Literal["unlikely", "contradiction"] = "unlikely"
-    """`contradiction`: the same text has another label elsewhere."""
+    why: Literal["unlikely", "contradiction", "doubtful"]
+    """`unlikely`: more improbable than chance explains, so that `--weights` leaves it out;
+    `contradiction`: the same text has another label elsewhere; `doubtful`: the models would say
+    otherwise, but as often of right labels."""
 
-    clear: bool = False
-    """Whether it is more improbable than chance explains: `--weights` leaves out such rows."""
+
+class LabelErrorCounts(Result):
+    """How many rows of a split are listed as probably mislabelled, and why."""
+
+    split: str
+    rows: int
+    """That were examined."""
+
+    unlikely: int
+    by_chance: float
+    """Rows with labels as improbable as those, if all were right."""
+
+    contradictions: int
+    doubtful: int
 
 
 class EpochRecord(Result):
@@ -311,6 +325,9 @@ class Choice(Result):
     curve: tuple[Candidate, ...] = ()
     """The chosen approach on fewer rows; the last is on all rows of the training parts."""
 
+    label_names: bool = False
+    """Whether contrastive tuning, if chosen, trains on the names of the labels, too."""
+
 
 def trial_label(task: str, system: str, seed: int, point: str = "") -> str:
     """The name of a trial among those of its run: of its files, and in `finetune.shortened`."""
@@ -385,6 +402,9 @@ class Trial(Result):
 
     label_errors: tuple[LabelError, ...] = ()
     """Training rows that are probably mislabelled, else dev rows; the most suspicious first."""
+
+    label_error_counts: LabelErrorCounts | None = None
+    """Of `label_errors`; None if none was looked for."""
 
     nonconformity: tuple[tuple[float, ...], ...] = ()
     """How far it was off on dev, after calibration, in increasing order: the scores of
@@ -588,6 +608,9 @@ class TaskScore(Result):
 
     label_errors: tuple[LabelError, ...] = ()
     """The first rows that are probably mislabelled; all are in label_errors/TASK.csv."""
+
+    label_error_counts: LabelErrorCounts | None = None
+    """Of all of them."""
 
     published: tuple[ReferenceScore, ...] = ()
 

@@ -153,8 +153,8 @@ def planted(train: Rows, test: Rows, seed: int) -> Figures:
         text, true = train[row]
         given[row] = (text, str(rng.choice([one for one in labels if one != true])))
     trial = trained(given, test, seed)
-    listed = [one.row - 1 for one in trial.label_errors if one.why == "unlikely"]
-    clear = [one.row - 1 for one in trial.label_errors if one.clear]
+    listed = [one.row - 1 for one in trial.label_errors]
+    clear = [one.row - 1 for one in trial.label_errors if one.why == "unlikely"]
     return {
         "accuracy": trial.test["accuracy"],
         "found": len(wrong & set(listed[: round(LISTED * len(train))])) / len(wrong),

@@ -19,6 +19,7 @@ from cloze.artifacts.results import (
     Choice,
     Comparison,
     ErrorExample,
+    LabelErrorCounts,
     LabelScore,
     LanguageModelScore,
     Measured,
@@ -687,6 +688,19 @@ APPROACHES = {
     "fine_tuning": "fine-tuning",
 }
 
+NAMES_TRAINED = ", with the labels' names as texts"
+
+
+def label_error_sentence(counts: LabelErrorCounts) -> str:
+    """How many labels are probably wrong, and how many more somebody may want to read."""
+    chance = f" (so improbable by chance: {counts.by_chance:.1f})" if counts.unlikely else ""
+    equal = f"{counts.contradictions:,} of equal texts with different labels, "
+    return (
+        f"Of {counts.rows:,} rows of {counts.split}, {counts.unlikely:,} labels are probably "
+        f"wrong{chance}; {equal if counts.contradictions else ''}{counts.doubtful:,} more are "
+        "doubtful: other models would say otherwise, as they often do of right labels."
+    )
+
 
 def candidate_rows(
     choice: Choice, seconds: Mapping[str, float]
@@ -694,7 +708,8 @@ def candidate_rows(
     """Approach, score, its interval, minutes and whether it was chosen."""
     return [
         (
-            APPROACHES[one.approach],
+            APPROACHES[one.approach]
+            + (NAMES_TRAINED if choice.label_names and one.approach == choice.chosen else ""),
             _mean_and_error(one),
             _interval(one),
             f"{seconds[one.approach] / 60:.1f}" if one.approach in seconds else "–",

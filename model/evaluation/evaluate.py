@@ -134,6 +134,7 @@ def task_scores(
                 calibration=best.calibration if best else None,
                 reliance=best.reliance if best else None,
                 label_errors=best.label_errors if best else (),
+                label_error_counts=best.label_error_counts if best else None,
                 published=reference_scores(published.get(task.name, task.glue), encoder),
             )
         )

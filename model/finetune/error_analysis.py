@@ -77,13 +77,13 @@ def errors_table(problem: Problem, split: str, predictions: Sequence[Prediction]
 def label_errors_table(errors: Sequence[LabelError]) -> bytes:
     """Probably mislabelled rows as CSV; `weight` 0 leaves a row out of training (`--weights`).
 
-    Only those beyond chance have it: the model's doubt explains most of the other suspects.
+    Only those beyond chance have it: the models' doubt explains most of the other suspects.
     """
     written = io.StringIO(newline="")
     rows = csv.writer(written, lineterminator="\n")
     rows.writerow(("row", "text", "given", "proposed", "probability", "why", "weight"))
     for one in errors:
-        chance, weight = f"{one.probability:.4f}", int(not one.clear)
+        chance, weight = f"{one.probability:.4f}", int(one.why != "unlikely")
         rows.writerow((one.row, one.text, one.given, one.proposed, chance, one.why, weight))
     return written.getvalue().encode()
 

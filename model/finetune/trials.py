@@ -21,7 +21,7 @@ from cloze.artifacts import filesystem
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import say
-from cloze.artifacts.results import LabelError, TaskRecord, Trial, trial_label
+from cloze.artifacts.results import LabelError, LabelErrorCounts, TaskRecord, Trial, trial_label
 from cloze.artifacts.rng import address
 from cloze.artifacts.store import WORK, finished_file, put_bytes, put_json
 from cloze.model.config import (
@@ -357,7 +357,15 @@ class TrialRunner:
                 config = config.model_copy(update={"approaches": others})
         tokenizer = self.encoders[0].tokenizer
         validation = CrossValidation(plan.problem, table, tokenizer, config, train)
-        return validation.choose(self.seconds)
+        found = validation.choose(self.seconds)
+        if found.approach != "contrastive":
+            return found
+        # The texts that its model will be trained on belong to how it was made.
+        names = telling_names(plan.problem, self._frozen_encoder().vectors, tokenizer)
+        if names is not None:
+            say(f"finetune {plan.title}: the labels' names are trained on, too")
+        record = found.record.model_copy(update={"label_names": names is not None})
+        return replace(found, record=record)
 
     def run(self, plan: TrialPlan, trained: "Trained | None" = None) -> Trial:
         """The trial's record, from an earlier attempt if one has finished it.
@@ -606,8 +614,6 @@ class TrialRunner:
         # The encoder moves, so its vectors belong to this trial alone and are not cached.
         if approach == "contrastive":
             names = telling_names(problem, frozen.vectors, initial.tokenizer)
-            if names is not None and plan.chosen:  # not a fold of the cross-validation
-                say(f"finetune {plan.title}: the labels' names are trained on, too")
             moved, vectors = tuned_by_contrast(problem, frozen.lower, recipe, self.world, names)
             return HeadTrainer(problem, model(moved), vectors, inverse_penalty=penalty)
         started = model(encoder(problem.used_ids))
@@ -719,7 +725,9 @@ def with_thresholds(problem: Problem, result: TrialResult) -> tuple[TrialResult,
     return replace(result, predictions=predictions, scores=scores), tuple(thresholds.tolist())
 
 
-def suspicious_rows(plan: TrialPlan, result: TrialResult) -> tuple[LabelError, ...]:
+def suspicious_rows(
+    plan: TrialPlan, result: TrialResult
+) -> tuple[tuple[LabelError, ...], LabelErrorCounts | None]:
     """Probably mislabelled rows: of train if it was cross-validated whole, else of dev."""
     problem, chosen = plan.problem, plan.chosen
     if chosen and chosen.logits is not None and len(chosen.logits) == problem.units("train"):
@@ -728,7 +736,7 @@ def suspicious_rows(plan: TrialPlan, result: TrialResult) -> tuple[LabelError, .
     elif "dev" in result.logits:
         split, every = "dev", (result.logits["dev"],)
     else:
-        return ()
+        return (), None
     models = [held_out_rows(problem, split, logits) for logits in every]
     return label_errors(problem, split, [one for one in models if one])
 
@@ -751,6 +759,7 @@ def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Tria
     split = scored_split(problem)
     predictions = result.predictions[split] if split else []
     scores = dict(result.scores)
+    suspected, counts = suspicious_rows(plan, result) if plan.can_be_saved else ((), None)
     return Trial(
         task=task.name,
         kind=task.kind,
@@ -771,7 +780,8 @@ def trial_record(plan: TrialPlan, result: TrialResult, *, restarts: int) -> Tria
         confusion=confusion(problem, split, predictions) if split else None,
         errors=errors(problem, split, predictions) if split else (),
         choice=plan.chosen.record if plan.chosen else None,
-        label_errors=suspicious_rows(plan, result) if plan.can_be_saved else (),
+        label_errors=suspected,
+        label_error_counts=counts,
         **(uncertainty(problem, result.logits) if plan.can_be_saved else {}),
         predictions=result.predictions,
     )

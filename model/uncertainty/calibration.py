@@ -24,8 +24,8 @@ from cloze.artifacts.results import Calibration, Measured, ProbabilityQuality, R
 from cloze.artifacts.rng import address, permutation
 from cloze.model.uncertainty.held_out import Floats, HeldOutRows
 
-LOWEST, HIGHEST = 0.02, 50.0
-"""Bounds of a temperature."""
+LOWEST, HIGHEST = 0.002, 50.0
+"""Bounds of a temperature. Class means of a thousand rows want less than .02."""
 
 FEWEST_ROWS = 10
 """With fewer held-out rows, or rows with and without a label, no temperature is fitted to them."""

@@ -5,13 +5,14 @@ Out: the fields of its record: temperatures, the quality of its probabilities, t
      `cloze predict --confidence` makes label sets, and how well these keep their promise.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 
 from cloze.artifacts.progress import say
-from cloze.artifacts.results import Calibration, LabelError, Reliance
+from cloze.artifacts.results import Calibration, LabelError, LabelErrorCounts, Reliance
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.uncertainty.calibration import calibration
 from cloze.model.uncertainty.conformal import nonconformity, reliance
@@ -22,6 +23,8 @@ from cloze.model.uncertainty.label_errors import (
     pooled,
     suspects,
 )
+
+Why = Literal["unlikely", "contradiction", "doubtful"]
 
 
 class Uncertainty(TypedDict, total=False):
@@ -57,52 +60,54 @@ def uncertainty(problem: Problem, logits: Mapping[str, Logits]) -> Uncertainty:
 
 def label_errors(
     problem: Problem, split: str, models: Sequence[HeldOutRows]
-) -> tuple[LabelError, ...]:
-    """Rows of a split that are probably mislabelled, the most suspicious first.
+) -> tuple[tuple[LabelError, ...], LabelErrorCounts | None]:
+    """Rows of a split that are probably mislabelled, and how many are listed why.
 
-    Then texts that occur with different labels. Only for tasks with one label per text.
+    Those beyond chance come first, then texts that occur with different labels, then the doubtful
+    ones; each the most suspicious first. Only for tasks with one label per text.
     models: the split's rows as predicted by each of some models.
     """
     if not models or not models[0].exclusive or len(problem.labels) < 2:
-        return ()
+        return (), None
     rows = pooled(models)
     table = problem.table(split)
-    found = [
-        LabelError(
-            row=table.number(one.row) + 1,
-            text=problem.shown(split, one.row),
-            given=problem.labels[rows.targets[one.row]],
-            proposed=problem.labels[one.proposed],
-            probability=one.probability,
-            clear=one.clear,
-        )
-        for one in suspects(rows)
-    ]
-    sure, expected = beyond_chance(rows)
-    if found:
-        say(
-            f"finetune {problem.config.name}: {len(found)} labels of {split} may be wrong, {sure} "
-            f"of them probably (so improbable by chance: {expected:.1f})"
-        )
-    named = {one.row for one in found}
     shares, given = rows.probabilities(), [problem.labels[label] for label in rows.targets]
     texts = [problem.shown(split, row) for row in range(len(rows))]
-    # A text with two labels is wrong at least once, whatever the model thinks of it. Rows that are
-    # listed already are not repeated.
-    found += [
+    suspected = suspects(rows)
+    # A text with two labels is wrong at least once, whatever the models think of it.
+    equal = [row for group in contradictions(texts, given) for row in group]
+    reasons: dict[int, Why] = {one.row: "unlikely" for one in suspected if one.clear}
+    for row in equal:
+        reasons.setdefault(row, "contradiction")
+    for one in suspected:
+        reasons.setdefault(one.row, "doubtful")
+    found = tuple(
         LabelError(
             row=table.number(row) + 1,
             text=texts[row],
             given=given[row],
             proposed=problem.labels[int(shares[row].argmax())],
             probability=float(shares[row, rows.targets[row]]),
-            why="contradiction",
+            why=why,
         )
-        for group in contradictions(texts, given)
-        for row in group
-        if row not in named
-    ]
-    return tuple(found)
+        for row, why in reasons.items()
+    )
+    listed = Counter(reasons.values())
+    counts = LabelErrorCounts(
+        split=split,
+        rows=len(rows),
+        unlikely=listed["unlikely"],
+        by_chance=beyond_chance(rows)[1],
+        contradictions=listed["contradiction"],
+        doubtful=listed["doubtful"],
+    )
+    if found:
+        say(
+            f"finetune {problem.config.name}: {counts.unlikely} labels of {split} are probably "
+            f"wrong (so improbable by chance: {counts.by_chance:.1f}), {counts.doubtful} more are "
+            "doubtful"
+        )
+    return found, counts
 
 
 def _sorted(scores: Floats) -> tuple[tuple[float, ...], ...]:

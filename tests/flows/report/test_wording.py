@@ -5,8 +5,11 @@ import tomllib
 import pytest
 
 from cloze.artifacts.results import (
+    Candidate,
+    Choice,
     Comparison,
     ErrorExample,
+    LabelErrorCounts,
     LanguageModelScore,
     SeedScores,
     SystemScore,
@@ -31,6 +34,8 @@ from cloze.flows.report.units import (
     three_digits,
 )
 from cloze.flows.report.wording import (
+    candidate_rows,
+    label_error_sentence,
     lede,
     search_found,
     spread_words,
@@ -337,3 +342,28 @@ def test_a_configuration_reads_back_as_it_was() -> None:
 
 def test_what_is_none_is_left_out_of_a_configuration() -> None:
     assert to_toml({"labels": None, "seed": 1}) == "seed = 1\n"
+
+
+def test_the_chosen_approach_is_named_with_the_names_that_it_trains_on() -> None:
+    figures = {"rows": 8, "folds": (0.5,), "mean": 0.5, "standard_error": 0.1}
+    tried = tuple(
+        Candidate(approach=one, interval=(0.3, 0.7), **figures) for one in ("linear", "contrastive")
+    )
+    choice = Choice(chosen="contrastive", best="linear", candidates=tried, label_names=True)
+    assert [row[0] for row in candidate_rows(choice, {})] == [
+        "linear head on vectors",
+        "contrastive tuning, linear head, with the labels' names as texts",
+    ]
+
+
+def test_a_right_table_is_told_that_no_label_is_probably_wrong() -> None:
+    figures = {"split": "train", "rows": 1000, "contradictions": 0, "doubtful": 150}
+    right = LabelErrorCounts(unlikely=0, by_chance=0.0, **figures)
+    assert label_error_sentence(right).startswith(
+        "Of 1,000 rows of train, 0 labels are probably wrong; 150 more are doubtful: "
+    )
+    wrong = LabelErrorCounts(unlikely=40, by_chance=4.2, **(figures | {"contradictions": 2}))
+    assert (
+        "40 labels are probably wrong (so improbable by chance: 4.2); 2 of equal texts with "
+        "different labels, 150 more" in label_error_sentence(wrong)
+    )

@@ -418,7 +418,15 @@ def test_planted_label_errors_are_listed_and_left_out_by_weights(
     artifact = run(tmp_path / "first", encoder, train, **only)
     listed = list(csv.DictReader(io.StringIO(artifact.read_bytes("label_errors/t.csv").decode())))
     assert len({int(one["row"]) - 1 for one in listed} & {4, 9, 21, 30}) >= 3
-    # Only the clear ones are left out.
+    # Only those beyond chance are left out; they come first, and the doubtful ones last.
+    order = ["unlikely", "contradiction", "doubtful"]
+    reasons = [order.index(one["why"]) for one in listed]
+    assert reasons == sorted(reasons) and reasons[0] == 0
+    assert {one["weight"] for one in listed if one["why"] == "unlikely"} == {"0"}
+    counts = trial_of(artifact).label_error_counts
+    assert counts and (counts.rows, counts.split) == (40, "train")
+    assert counts.doubtful == sum(one["why"] == "doubtful" for one in listed)
+    assert counts.unlikely == sum(one["why"] == "unlikely" for one in listed)
     found = {int(one["row"]) - 1 for one in listed if one["weight"] == "0"}
     assert found and found <= {4, 9, 21, 30}
     first = next(one for one in listed if one["weight"] == "0")

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from cloze.artifacts.results import Trials
 from cloze.artifacts.store import Artifact
 from cloze.model.config import FinetuneConfig, TaskConfig
 from cloze.model.encoder.models import Encoder
@@ -128,7 +129,7 @@ def test_texts_of_a_class_come_close_to_its_name(
     assert lost(tuned) < lost(frozen.encoder)
 
 
-def test_a_run_says_that_it_trains_on_names(
+def test_a_run_says_and_records_that_it_trains_on_names(
     artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, (labels, says) in enumerate(((CLASSES, True), ("xyz", False))):
@@ -142,8 +143,10 @@ def test_a_run_says_that_it_trains_on_names(
             "train": write_lines(folder / "train.jsonl", rows),
         }
         choose = {"folds": 2, "approaches": ["contrastive"], "shares": []}
-        make_trials(
+        made = make_trials(
             finetune_table(folder / "out", artifact, tasks=[task], seeds=[0], choose=choose), []
         )
         said = capsys.readouterr().err
         assert said.count("the labels' names are trained on, too") == says
+        (trial,) = Trials.model_validate(made.read_json("trials.json")).trials
+        assert trial.choice and trial.choice.label_names == says
