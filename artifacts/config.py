@@ -75,6 +75,14 @@ class Config(BaseModel):
             raise ValueError(TOO_LARGE)
         return value
 
+    def changed(self) -> set[str]:
+        """The fields whose value is not their default."""
+        return {
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.get_default(call_default_factory=True)
+        }
+
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 

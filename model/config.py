@@ -20,7 +20,7 @@ from cloze.artifacts.config import Config, StageConfig, among
 from cloze.artifacts.errors import UsageError
 from cloze.model.glue import GLUE, task_fields
 from cloze.model.hardware import machine_precision
-from cloze.model.task_families import RANKING_KINDS, TASK_FAMILIES, TaskFamily
+from cloze.model.task_families import TASK_FAMILIES, TaskFamily
 
 Precision = Literal["auto", "bf16", "fp32"]
 """`auto` is resolved for the device that trains when a run is planned (`MachineConfig.precision`),
@@ -73,6 +73,14 @@ MODERN_DEFAULTS: dict[str, JsonValue] = {
     "layer_norm_eps": 1e-5,
 }
 """Defaults of the modern family that differ from BERT's (Warner et al. 2024, A.2 and Table 3)."""
+
+MODERN_ONLY = frozenset(
+    {
+        *("local_attention", "global_attn_every_n_layers", "global_rope_theta"),
+        *("local_rope_theta", "positions", "gated"),
+    }
+)
+"""Settings that BERT's layers do not follow."""
 
 
 Direction = Literal["bidirectional", "left_to_right", "right_to_left"]
@@ -273,8 +281,11 @@ class EncoderConfig(Config):
     @model_validator(mode="after")
     def _settings_suit_the_family(self) -> "EncoderConfig":
         if self.family == "bert":
-            if self.positions != "rotary" or not self.gated:
-                raise ValueError('positions and gated require family = "modern"; leave them out')
+            if unknown := self.changed() & MODERN_ONLY:
+                raise ValueError(
+                    f"{', '.join(sorted(unknown))}: not of BERT's architecture; leave out, or set "
+                    'family = "modern"'
+                )
             return self
         # What a modern layer lacks may only have its default.
         others = {
@@ -360,6 +371,40 @@ class OptimizerConfig(Config):
     max_grad_norm: float = Field(default=1.0, gt=0.0)
     """Global gradient norm above which gradients are scaled down."""
 
+    @model_validator(mode="after")
+    def _decays_as_the_schedule_does(self) -> "OptimizerConfig":
+        if self.schedule == "linear" and "decay_share" in self.changed():
+            raise ValueError(
+                f'decay_share = {self.decay_share:g} with schedule = "linear", which decays from '
+                'the warm-up to the end; leave it out, or set schedule = "wsd"'
+            )
+        return self
+
+
+def _refuse_warmup_steps(optimizer: OptimizerConfig) -> OptimizerConfig:
+    # No warm-up is the default of the whole table, the paper's that of a table without this entry.
+    if optimizer.warmup_steps and "warmup_steps" in optimizer.changed():
+        raise ValueError(
+            f"warmup_steps = {optimizer.warmup_steps} has no effect here, where the number of "
+            "steps follows from the rows; leave it out, and set warmup_share beside [optimizer]"
+        )
+    return optimizer
+
+
+def _refuse_learning_rate(optimizer: OptimizerConfig) -> OptimizerConfig:
+    if "learning_rate" in optimizer.changed():
+        raise ValueError(
+            f"learning_rate = {optimizer.learning_rate:g} has no effect here; leave it out, and "
+            "set learning_rate of each task"
+        )
+    return optimizer
+
+
+ScaledOptimizer = Annotated[OptimizerConfig, AfterValidator(_refuse_warmup_steps)]
+"""An optimizer that warms up in a share of the steps."""
+
+TaskOptimizer = Annotated[ScaledOptimizer, AfterValidator(_refuse_learning_rate)]
+"""One whose learning rate is the task's."""
 
 Shortened = tuple[tuple[int, int], ...]
 """(steps made, new last step) of each time that the rest of a schedule was shortened."""
@@ -584,6 +629,17 @@ class PretrainConfig(Config):
         if self.objective == "next_token" and self.masks == "dynamic":
             raise ValueError('objective = "next_token" masks nothing: leave out masks = "dynamic"')
         return self
+
+    @property
+    def unreached_rate(self) -> str:
+        """What to say of a warm-up that is longer than the run; empty of any other."""
+        warmup, steps = self.optimizer.warmup_steps, self.steps
+        if warmup < steps:
+            return ""
+        return (
+            f"the learning rate never reaches {self.optimizer.learning_rate:g}: "
+            f"optimizer.warmup_steps = {warmup:,} of {steps:,} steps; lower it"
+        )
 
     @property
     def mixes(self) -> bool:
@@ -892,14 +948,25 @@ class TaskConfig(Config):
     @model_validator(mode="after")
     def _suits_its_kind(self) -> "TaskConfig":
         family = self.family
-        if self.class_weights != "none" and not family.weighs_classes:
-            raise ValueError(f"class_weights applies to classification tasks, not to {self.kind}")
-        if self.compare_texts and not family.may_have_pairs:
-            raise ValueError(f"compare_texts applies to pairs of texts, not to {self.kind}")
-        if self.collection.passages and not family.ranks:
+        of_kinds = {name for known in TASK_FAMILIES.values() for name in known.settings}
+        for name in sorted(self.changed() & (of_kinds - {*family.settings})):
+            kinds = [kind for kind, known in TASK_FAMILIES.items() if name in known.settings]
             raise ValueError(
-                f"collection applies to {' and '.join(RANKING_KINDS)} tasks, not to {self.kind}"
+                f"{name} applies to tasks of kind {' or '.join(kinds)}, not to {self.kind}; "
+                "leave it out"
             )
+        # Settings of files that the task does not have.
+        of_files = {
+            "folder": (bool(self.glue), "applies with glue = NAME"),
+            "dev_share": (not (self.dev or self.test), "applies without dev and test"),
+            "test_columns": (
+                bool(self.test) or any(name.startswith("test") for name in self.more),
+                "applies with test",
+            ),
+        }
+        for name, (applies, when) in of_files.items():
+            if name in self.changed() and not applies:
+                raise ValueError(f"{name} {when}; leave it out")
         if self.thresholds and len(self.thresholds) != len(self.labels):
             raise ValueError(
                 f"thresholds: {len(self.thresholds)} for {len(self.labels)} labels; give one for "
@@ -1071,7 +1138,7 @@ class FinetuneConfig(Config):
     precision: Precision = "auto"
     """Precision, as in `[pretrain]`."""
 
-    optimizer: OptimizerConfig = OptimizerConfig(warmup_steps=0)
+    optimizer: TaskOptimizer = OptimizerConfig(warmup_steps=0)
     """Moments, decay and clipping; learning rate and warm-up come from the task and
     `warmup_share`."""
 
@@ -1228,7 +1295,7 @@ class DistillConfig(Config):
     precision: Precision = "auto"
     """Precision, as in `[pretrain]`. The teacher computes in fp32."""
 
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-4, warmup_steps=0)
+    optimizer: ScaledOptimizer = OptimizerConfig(learning_rate=1e-4, warmup_steps=0)
     """Optimizer and schedule; the warm-up comes from `warmup_share`. At a rate of 5e-4 a student of
     MiniLM-L6 loses in a few steps what its teacher's layers knew."""
 

@@ -19,17 +19,15 @@ class TaskFamily:
     """The metrics that a task can configure, where these do not depend on its data; empty: they
     are checked when that is read."""
 
-    weighs_classes: bool = False
-    """Whether `class_weights` applies."""
-
-    may_have_pairs: bool = False
-    """Whether a row may be two texts, to which `compare_texts` applies."""
+    settings: tuple[str, ...] = ()
+    """Settings of a task that only some families know. Others refuse them, since a setting that is
+    not followed would be taken for one that made no difference."""
 
     is_chosen: bool = False
     """Whether `[finetune.choose]` compares its `Problem.approaches`."""
 
     ranks: bool = False
-    """Whether rows are queries with passages, to which `collection` and `[negatives]` apply."""
+    """Whether rows are queries with passages, to which `[negatives]` applies."""
 
     compares_vectors: bool = False
     """Whether the encoder's own vectors are trained, without a head: `Problem.reads` is vectors."""
@@ -46,32 +44,39 @@ class TaskFamily:
 
 TASK_FAMILIES: dict[str, TaskFamily] = {
     "classification": TaskFamily(
-        "cloze.model.tasks.classification:Classification", weighs_classes=True, is_chosen=True
+        "cloze.model.tasks.classification:Classification",
+        settings=("class_weights",),
+        is_chosen=True,
     ),
     "pair_classification": TaskFamily(
         "cloze.model.tasks.classification:PairClassification",
-        weighs_classes=True,
-        may_have_pairs=True,
+        settings=("class_weights", "compare_texts"),
         is_chosen=True,
     ),
     "multi_label_classification": TaskFamily(
         "cloze.model.tasks.classification:MultiLabel",
         # Accuracy requires all labels of a text to be correct.
         metrics=("f1_micro", "f1_macro", "accuracy"),
-        weighs_classes=True,
-        may_have_pairs=True,
+        settings=("class_weights", "compare_texts", "label_separator", "threshold", "thresholds"),
         is_chosen=True,
     ),
     "regression": TaskFamily(
-        "cloze.model.tasks.classification:Regression", may_have_pairs=True, is_chosen=True
+        "cloze.model.tasks.classification:Regression", settings=("compare_texts",), is_chosen=True
     ),
-    "tagging": TaskFamily("cloze.model.tasks.tagging:Tagging", parts="words"),
-    "span": TaskFamily("cloze.model.tasks.span:Spans"),
+    "tagging": TaskFamily(
+        "cloze.model.tasks.tagging:Tagging", settings=("document_context",), parts="words"
+    ),
+    "span": TaskFamily("cloze.model.tasks.span:Spans", settings=("span",)),
     "multiple_choice": TaskFamily("cloze.model.tasks.multiple_choice:MultipleChoice"),
     "retrieval": TaskFamily(
-        "cloze.model.tasks.retrieval:Retrieval", ranks=True, compares_vectors=True
+        "cloze.model.tasks.retrieval:Retrieval",
+        settings=("retrieval", "collection"),
+        ranks=True,
+        compares_vectors=True,
     ),
-    "reranking": TaskFamily("cloze.model.tasks.reranking:Reranking", ranks=True),
+    "reranking": TaskFamily(
+        "cloze.model.tasks.reranking:Reranking", settings=("reranking", "collection"), ranks=True
+    ),
 }
 
 RANKING_KINDS = tuple(kind for kind, family in TASK_FAMILIES.items() if family.ranks)

@@ -130,7 +130,10 @@ def _pretraining_parts(
 ) -> Iterator[Part]:
     """What training needs, reads and leaves on disks."""
     training = forecast_training(run, machine, examples=corpus.examples)
-    yield Part("pretraining", asdict(training), [*_pretraining(training, run, machine)])
+    lines = [*_pretraining(training, run, machine)]
+    if unreached := run.pretrain.unreached_rate:
+        lines.append(f"  warning: {unreached}")
+    yield Part("pretraining", asdict(training), lines)
     mixture = _mixed(found) if found else ()
     yield Part("mixture", [asdict(source) for source in mixture], [*_mixture(mixture)])
     if corpus.text_bytes:

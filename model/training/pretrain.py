@@ -36,7 +36,13 @@ from cloze.artifacts.store import (
     put_json,
 )
 from cloze.artifacts.tokenizer import SubwordTokenizer
-from cloze.model.config import EncoderConfig, PretrainStage, TrainingMachine, repetition
+from cloze.model.config import (
+    EncoderConfig,
+    PretrainConfig,
+    PretrainStage,
+    TrainingMachine,
+    repetition,
+)
 from cloze.model.data.micro_batches import BatchSource, Share
 from cloze.model.data.sources import (
     heldout_by_source,
@@ -138,7 +144,7 @@ def make_encoder(table: StageTable, options: list[str], *, fault: FaultHook = no
             share = share_of(stage, machine, vocabulary_size=tokenizer.size, world=world)
             source = training_source(examples, tokenizer, stage, share=share)
             if world.is_first:
-                warn_of_repetition(source)
+                warn_of_recipe(stage.pretrain, source)
             engine = start_engine(stage, machine, tokenizer, start, world=world)
             trainer = Trainer(
                 stage=stage,
@@ -280,11 +286,11 @@ def milestones_of(
     return Milestones(folder, stage.pretrain.steps, files)
 
 
-def warn_of_repetition(source: BatchSource) -> None:
-    """Warn of parts of a mixture that training reads so often that it gains little."""
-    for name, epochs in mixed_epochs(source).items():
-        if warning := repetition(name, epochs):
-            say(f"warning: pretrain: {warning}")
+def warn_of_recipe(recipe: PretrainConfig, source: BatchSource) -> None:
+    """Warn of a rate that is never reached, and of what is read too often to gain by it."""
+    read = (repetition(name, epochs) for name, epochs in mixed_epochs(source).items())
+    for warning in filter(None, (recipe.unreached_rate, *read)):
+        say(f"warning: pretrain: {warning}")
 
 
 def share_of(

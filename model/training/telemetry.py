@@ -229,9 +229,11 @@ class Telemetry:
             self._printed = now
             # At the mean rate since this process started: earlier ones may have had other hardware.
             remaining = clock((self.steps - record.step) * self._since_start / self._done)
+            # A loss of exactly 0 is that of no pairs of sentences.
+            pairs = f"nsp={loss:.3f} " if (loss := record.next_sentence_loss) else ""
             say(
                 f"pretrain step={record.step}/{self.steps} loss={record.loss:.3f} "
-                f"mlm={record.masked_lm_loss:.3f} nsp={record.next_sentence_loss:.3f} "
+                f"mlm={record.masked_lm_loss:.3f} {pairs}"
                 f"tokens_per_s={record.tokens / record.seconds:,.0f} remaining={remaining}"
             )
 
@@ -241,11 +243,12 @@ class Telemetry:
         """Log a held-out evaluation after `step` steps; in files it is part of the curve."""
         if self.log is None:
             return
+        pairs = f" heldout_nsp_accuracy={scores['next_sentence_accuracy']:.3f}"
         say(
             f"pretrain step={step}/{self.steps} "
             f"heldout_mlm={scores['masked_lm_loss']:.3f} "
-            f"heldout_mlm_accuracy={scores['masked_lm_accuracy']:.3f} "
-            f"heldout_nsp_accuracy={scores['next_sentence_accuracy']:.3f}"
+            f"heldout_mlm_accuracy={scores['masked_lm_accuracy']:.3f}"
+            f"{pairs if scores['next_sentence_loss'] else ''}"
         )
         # One name for each source, as trackers draw a curve for each name.
         numbers = {f"heldout_{name}": value for name, value in scores.items()}

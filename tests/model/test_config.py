@@ -11,7 +11,9 @@ from cloze.model.config import (
     FinetuneConfig,
     OptimizerConfig,
     PretrainConfig,
+    TaskConfig,
 )
+from cloze.model.task_families import TASK_FAMILIES
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,39 @@ def test_a_time_limit_that_no_run_could_keep_is_refused(
     with pytest.raises(UsageError) as raised:
         parse(config, table, source="run.toml")
     assert message in str(raised.value)
+
+
+OF_KINDS = {
+    "class_weights": "balanced",
+    "collection": {"passages": "corpus.jsonl"},
+    "compare_texts": True,
+    "document_context": True,
+    "label_separator": "|",
+    "reranking": {"negatives": 3},
+    "retrieval": {"dimensions": [64]},
+    "span": {"doc_stride": 64},
+    "threshold": 0.9,
+    "thresholds": [0.9],
+}
+
+
+@pytest.mark.parametrize("kind", TASK_FAMILIES)
+@pytest.mark.parametrize("name", OF_KINDS)
+def test_a_setting_is_followed_by_its_kinds_of_tasks_and_refused_by_all_others(
+    kind: str, name: str
+) -> None:
+    table = {"name": "t", "kind": kind, "labels": ["a"] * (name == "thresholds")}
+    with_it = {**table, name: OF_KINDS[name]}
+    assert name in {one for family in TASK_FAMILIES.values() for one in family.settings}
+    if name in TASK_FAMILIES[kind].settings:
+        parse(TaskConfig, with_it, source="run.toml")
+        return
+    with pytest.raises(UsageError, match=f"{name} applies to tasks of kind .*, not to {kind};"):
+        parse(TaskConfig, with_it, source="run.toml")
+
+
+def test_a_configuration_that_was_written_out_in_full_is_read_again() -> None:
+    """Stage tables and manifests hold every field, also those that do not apply."""
+    for kind in TASK_FAMILIES:
+        config = FinetuneConfig(tasks=(TaskConfig(name="t", kind=kind),))
+        assert FinetuneConfig.model_validate(config.model_dump(mode="json")) == config

@@ -48,6 +48,12 @@ def test_a_reused_stage_takes_no_time(cloze: Callable[..., Any]) -> None:
     assert next(one["stage"] for one in expected) == "tokens"
 
 
+def test_a_warm_up_that_outlasts_the_run_is_said(cloze: Callable[..., Any]) -> None:
+    said = "warning: the learning rate never reaches 0.0001: optimizer.warmup_steps = 10,000 of 10,"
+    assert said in cloze("plan", "try.toml", "--set", "pretrain.steps=10000").stdout
+    assert said[:40] not in cloze("plan", "try.toml", "--set", "pretrain.steps=10001").stdout
+
+
 def test_widths_that_fp8_products_do_not_support_are_rejected(cloze: Callable[..., Any]) -> None:
     chosen = ("--set", "pretrain.precision=fp8", "--set", "encoder.intermediate_size=3000")
     done = cloze("plan", "try.toml", *chosen)

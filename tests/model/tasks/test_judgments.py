@@ -170,7 +170,7 @@ def test_judgments_that_do_not_fit_are_refused(
     ("settings", "message"),
     [
         ({"collection": {"queries": "q.jsonl"}}, "queries without passages"),
-        ({"kind": "classification"}, "collection applies to retrieval and reranking tasks"),
+        ({"kind": "classification"}, "collection applies to tasks of kind retrieval or reranking"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(

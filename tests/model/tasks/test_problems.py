@@ -104,7 +104,9 @@ def test_balanced_weights_count_rare_labels_as_much_as_frequent_ones(tmp_path: P
 
 
 def test_only_two_texts_can_be_compared(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="applies to pairs of texts, not to classification"):
+    with pytest.raises(
+        ValueError, match="compare_texts applies to tasks of kind pair_classification or"
+    ):
         TaskConfig(name="t", kind="classification", compare_texts=True)
     rows = both([{"text_a": "the", "label": "1"}, {"text_a": "a", "label": "2"}])
     with pytest.raises(UsageError, match=r"train\.jsonl: no column text_b, expected one"):
@@ -112,7 +114,9 @@ def test_only_two_texts_can_be_compared(tmp_path: Path) -> None:
 
 
 def test_only_labels_can_be_weighed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="applies to classification tasks, not to tagging"):
+    with pytest.raises(
+        ValueError, match="class_weights applies to tasks of kind classification or"
+    ):
         TaskConfig(name="t", kind="tagging", class_weights="balanced")
 
 

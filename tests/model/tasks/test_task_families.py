@@ -184,4 +184,5 @@ def test_what_a_registration_says_is_what_its_family_does(kind: str) -> None:
     assert not registration.parts or registration.parts in family.required
     assert registration.is_chosen == (len(family.approaches) > 1)
     # Class weights are those of labels.
-    assert not registration.weighs_classes or family.predicts in ("label", "labels")
+    assert "class_weights" not in registration.settings or family.predicts in ("label", "labels")
+    assert {*registration.settings} <= {*TaskConfig.model_fields}

@@ -111,6 +111,14 @@ def test_sigterm_saves_at_the_next_step_and_the_run_goes_on_from_there(
     assert "resuming from step 12" in capsys.readouterr().err
 
 
+def test_a_warm_up_that_outlasts_the_run_is_said_in_its_log(
+    examples: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(stage_table(tmp_path, examples, steps=2))
+    said = "warning: pretrain: the learning rate never reaches 0.002: optimizer.warmup_steps = 5 of"
+    assert capsys.readouterr().err.count(said) == 1
+
+
 def test_intervals_of_the_machine_change_nothing(
     examples: Artifact, golden: Path, tmp_path: Path
 ) -> None:

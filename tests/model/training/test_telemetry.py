@@ -14,6 +14,7 @@ import torch
 from cloze.artifacts.errors import ClozeError
 from cloze.model.config import EncoderConfig
 from cloze.model.training import telemetry as telemetry_module
+from cloze.model.training.loop import mean_scores
 from cloze.model.training.telemetry import (
     Curve,
     StepRecord,
@@ -50,6 +51,18 @@ def test_the_line_says_where_the_run_is_and_how_long_it_takes(
     _telemetry().add(step_record(20))
     assert capsys.readouterr().err == (
         "pretrain step=20/100 loss=3.410 mlm=2.810 nsp=0.600 tokens_per_s=2,000 remaining=0:40\n"
+    )
+
+
+def test_without_pairs_of_sentences_no_line_has_a_loss_or_accuracy_of_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    telemetry = _telemetry()
+    telemetry.add(step_record(20, next_sentence_loss=0.0, next_sentence_accuracy=0.0))
+    telemetry.add_heldout(20, mean_scores([28.0, 0.0, 4.0, 0.0], masked=10, labelled=0))
+    assert capsys.readouterr().err == (
+        "pretrain step=20/100 loss=3.410 mlm=2.810 tokens_per_s=2,000 remaining=0:40\n"
+        "pretrain step=20/100 heldout_mlm=2.800 heldout_mlm_accuracy=0.400\n"
     )
 
 
