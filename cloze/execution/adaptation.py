@@ -68,8 +68,8 @@ TRIAL_PAIRS = 32
 SHOWN_WORDS = 8
 
 ABOUT_TERMS = (
-    "term vectors are fitted to these documents: adapt again when many have changed; where it is "
-    "exported, sentence-transformers needs trust_remote_code=True"
+    "term vectors are fitted to these documents, and add less to new ones: adapt again when many "
+    "have changed; where it is exported, sentence-transformers needs trust_remote_code=True"
 )
 
 FEW_UPDATES = 50

@@ -55,7 +55,7 @@ from cloze.model.tasks.files.table_files import read_table
 from cloze.model.tasks.files.task_table import Wanted
 from cloze.model.tasks.ranking import RankingTexts
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 MOST_PASSAGES = 20_000
 """Passages among which questions are ranked; of a larger folder, the right ones and a sample."""
@@ -165,7 +165,7 @@ def _chosen(table: StageTable, initial: str, trained: str, evidence: Evidence) -
 
 
 def _facts(verdict: Verdict, evidence: Evidence, *, words: int) -> KeptEncoder:
-    found = verdict.candidates
+    found, later = verdict.candidates, verdict.later
     return KeptEncoder(
         share=verdict.best.share,
         terms=verdict.best.terms,
@@ -178,6 +178,8 @@ def _facts(verdict: Verdict, evidence: Evidence, *, words: int) -> KeptEncoder:
         margin=verdict.margin,
         candidates=tuple((one.share, score) for one, score in found if not one.terms),
         term_candidates=tuple((one.terms, score) for one, score in found if one.terms),
+        later_candidates=tuple((one.terms, score) for one, score in verdict.later_candidates),
+        later=(later.mean, later.low, later.high) if later else None,
         chosen_by=f"{len(evidence.choosing.questions):,} {evidence.choosing.name}",
         reported_by=f"{len(evidence.reporting.questions):,} {evidence.reporting.name}",
         passages=len(evidence.reporting.passages),

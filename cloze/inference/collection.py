@@ -9,7 +9,6 @@ If interrupted, they are made again from the start. No run refers to them: `cloz
 the last 30 days.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -42,7 +41,7 @@ from cloze.model.retrieval.compact_vectors import CompactVectors
 from cloze.model.retrieval.lexical_index import NO_LANGUAGE, LexicalIndex
 from cloze.model.retrieval.passage_index import Graph, Vectors
 from cloze.model.retrieval.questions import CORPUS, is_beir
-from cloze.model.retrieval.standing import FEWEST, SAMPLED, part_of, standing_of
+from cloze.model.retrieval.standing import FEWEST, part_of, sampled_rows, standing_of
 from cloze.pipeline.text.account import Account
 
 STAGE, LEXICAL_STAGE, GRAPH_STAGE = "vectors", "lexical_index", "vector_graph"
@@ -192,8 +191,7 @@ def _standing(model: Model, folder: str, count: int) -> float | None:
     """How far passages stand out by their vectors; None of too few to say."""
     if count < FEWEST:
         return None
-    # Spread over all: the files of a folder are often in order of subject or language.
-    rows = range(0, count, math.ceil(count / SAMPLED))
+    rows = sampled_rows(count)
     passages = f"{folder}/{passage_index.PASSAGES}"
     parts = (part_of(passage_index.read_passage(passages, row).text) for row in rows)
     parts_QH = np.stack([*model.sentence_vectors(parts, prompt=QUERY)])

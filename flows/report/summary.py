@@ -316,6 +316,10 @@ class KeptEncoder(Result):
     is not better for certain."""
     term_candidates: tuple[tuple[float, float], ...] = ()
     """(weight, nDCG@10) of the best share with term vectors, on the queries that chose."""
+    later_candidates: tuple[tuple[float, float], ...] = ()
+    """The same with terms that were fitted without the passages that a query is about."""
+    later: tuple[float, float, float] | None = None
+    """`difference`, `low` and `high` with terms fitted so; None without terms."""
 
     @property
     def replaces(self) -> bool:

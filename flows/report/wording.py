@@ -244,6 +244,9 @@ def kept_words(kept: KeptEncoder) -> str:
         f"nDCG@10 {before:.1f} → {after:.1f}, {points(kept.difference)} "
         f"[{points(kept.low)}, {points(kept.high)}] (99 %) on {kept.reported_by}"
     )
+    if kept.later:
+        later, low, high = map(points, kept.later)
+        gain += f"; if their passages came after the terms' fit, {later} [{low}, {high}]"
     what = candidate_name(kept.share, kept.terms)
     if kept.words:
         what += f" with {kept.words:,} words added"

@@ -148,7 +148,7 @@ class TrialTrainer:
         """
         started = time.monotonic()
         give_back_memory()  # an earlier trial's
-        self.problem.begin(lambda: split_logits(self.problem, self.approach, "train"))
+        self.problem.begin(lambda split: split_logits(self.problem, self.approach, split))
         headline, epochs = self.problem.headline, self.recipe.task.epochs
         evaluations = self.recipe.config.evaluations or epochs
         chosen: TrialResult | None = None

@@ -6,11 +6,12 @@ Out: `Verdict`: the candidate that the first set chooses, and how much better th
 
 Weights between two encoders, of which one was trained from the other, often search better than
 both: they keep more of what the old one knew (Wortsman et al. 2022). The best of them is also tried
-with vectors of the passages' terms (term_fit.py). The set that chooses does not report, since the
-best of many is better than itself by luck.
+with vectors of the passages' terms (term_fit.py), which must not lose on passages that are added
+later, either: questions are asked once more with terms fitted without the passages that they are
+about. The set that chooses does not report, since the best of many is better than itself by luck.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -100,6 +101,12 @@ class Verdict:
     """`QuestionSet.margin` there."""
     terms: TermVectors | None = None
     """Of the best candidate."""
+    later: Interval | None = None
+    """Its difference if terms are fitted without the right passages, on the set that reports; None
+    without terms."""
+    later_candidates: tuple[tuple[Candidate, float], ...] = ()
+    """nDCG@10 of those with terms if these are fitted so, on the set that chooses; one that is then
+    below the same encoder without terms cannot be the best."""
 
     @property
     def kept(self) -> Candidate:
@@ -149,26 +156,49 @@ class _Compared:
         # Both sets may rank the same passages.
         self._vectors = cache(self._computed)
         self._tokens = cache(self._tokenized)
-        self.terms = cache(self._fitted)
+        self._fit = cache(self._fitted)
 
     def quality(self, candidate: Candidate, asked: QuestionSet) -> Floats:
         """[Q] nDCG@10 of a ranking by cosine."""
+        every = tuple(range(len(asked.passages)))
+        return self._ranked(candidate, asked, range(len(asked.questions)), every)
+
+    def quality_later(self, candidate: Candidate, asked: QuestionSet) -> Floats:
+        """[Q] the same as if the passages that a question is about came after the terms' fit."""
+        found_Q = np.empty(len(asked.questions))
+        for questions, fitted in without_their_passages(asked):
+            found_Q[questions] = self._ranked(candidate, asked, questions, fitted)
+        return found_Q
+
+    def terms(
+        self, candidate: Candidate, passages: tuple[str, ...], fitted: tuple[int, ...]
+    ) -> TermVectors | None:
+        """Those of the passages with the numbers `fitted`; None without."""
+        if not (candidate.terms and fitted):
+            return None
+        return replace(self._fit(candidate.share, passages, fitted), weight=candidate.terms)
+
+    def _ranked(
+        self,
+        candidate: Candidate,
+        asked: QuestionSet,
+        questions: Sequence[int],
+        fitted: tuple[int, ...],
+    ) -> Floats:
+        terms = self.terms(candidate, asked.passages, fitted)
         passages_PH, questions_QH = (
-            self._placed(candidate, asked.passages, of)
+            self._placed(candidate.share, terms, of)
             for of in ((asked.passages, DOCUMENT), (asked.questions, QUERY))
         )
-        return ndcg_by_question(passages_PH, questions_QH, asked.relevant)
+        relevant = [asked.relevant[one] for one in questions]
+        return ndcg_by_question(passages_PH, questions_QH[questions], relevant)
 
     def _placed(
-        self, candidate: Candidate, passages: tuple[str, ...], of: tuple[tuple[str, ...], str]
+        self, share: float, terms: TermVectors | None, of: tuple[tuple[str, ...], str]
     ) -> Vectors:
-        """The vectors of texts with a prompt; `passages`: whose terms have vectors."""
-        vectors_NH = self._vectors(candidate.share, *of)
-        if not candidate.terms:
-            return vectors_NH
-        return moved(
-            self.terms(candidate, passages), vectors_NH, self._tokens(candidate.share, *of)
-        )
+        """The vectors of texts with a prompt."""
+        vectors_NH = self._vectors(share, *of)
+        return moved(terms, vectors_NH, self._tokens(share, *of)) if terms else vectors_NH
 
     def _computed(self, share: float, texts: tuple[str, ...], prompt: str) -> Vectors:
         model = model_of(self._files(share), precision="fp32")
@@ -182,14 +212,34 @@ class _Compared:
         whole = [modules.text(well_formed(text), modules.prompt(prompt)) for text in texts]
         return encode(files.tokenizer, whole, max_seq_length=modules.max_seq_length)
 
-    def _fitted(self, candidate: Candidate, passages: tuple[str, ...]) -> TermVectors:
-        of = (candidate.share, passages, DOCUMENT)
+    def _fitted(
+        self, share: float, passages: tuple[str, ...], fitted: tuple[int, ...]
+    ) -> TermVectors:
+        of, rows = (share, passages, DOCUMENT), np.array(fitted)
         return fitted_terms(
-            self._tokens(*of).input_ids,
-            self._vectors(*of),
-            special=self._files(candidate.share).tokenizer.special_ids,
-            weight=candidate.terms,
+            self._tokens(*of).input_ids.take(rows),
+            self._vectors(*of)[rows],
+            special=self._files(share).tokenizer.special_ids,
+            weight=1.0,
         )
+
+
+def without_their_passages(asked: QuestionSet) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+    """Two halves of the questions, each with the numbers of passages that are right for none of it.
+
+    Of passages that no question is about each half goes without another half.
+    """
+    draw = np.random.default_rng(0)
+    groups_Q = asked.groups_Q
+    in_first_Q = (draw.permutation(groups_Q.max() + 1) % 2 == 0)[groups_Q]
+    right = {row for grades in asked.relevant for row in grades}
+    idle = [row for row in range(len(asked.passages)) if row not in right]
+    in_first_idle = draw.permutation(len(idle)) % 2 == 0
+    for first in (True, False):
+        questions = np.flatnonzero(in_first_Q == first).tolist()
+        new = {row for one in questions for row in asked.relevant[one]}
+        new.update(row for row, there in zip(idle, in_first_idle, strict=True) if there == first)
+        yield questions, tuple(row for row in range(len(asked.passages)) if row not in new)
 
 
 def moved(terms: TermVectors, vectors_NH: Vectors, sequences: Sequences) -> Vectors:
@@ -228,18 +278,31 @@ def choose(
     for share in (0.0, *SHARES):
         measure(Candidate(share))
     share = _best(values).share
+    later: dict[Candidate, float] = {}
     for weight in term_weights:
-        measure(Candidate(share, weight))
+        measure(candidate := Candidate(share, weight))
+        later[candidate] = float(compared.quality_later(candidate, choosing).mean())
+    # What questions about known passages gain must not be paid by those about new ones.
+    least = values[Candidate(share)].mean()
     found = verdict(
-        values,
+        {one: of for one, of in values.items() if later.get(one, least) >= least},
         lambda candidate: compared.quality(candidate, reporting),
         groups_Q=reporting.groups_Q,
     )
-    return replace(
+    found = replace(
         found,
         margin=reporting.margin,
         candidates=tuple((one, float(values_Q.mean())) for one, values_Q in values.items()),
-        terms=compared.terms(found.best, reporting.passages) if found.best.terms else None,
+        later_candidates=tuple(later.items()),
+    )
+    if not found.best.terms:
+        return found
+    every = tuple(range(len(reporting.passages)))
+    gains_Q = compared.quality_later(found.best, reporting) - compared.quality(ORIGINAL, reporting)
+    return replace(
+        found,
+        terms=compared.terms(found.best, reporting.passages, every),
+        later=interval(gains_Q, level=LEVEL, groups_Q=reporting.groups_Q),
     )
 
 

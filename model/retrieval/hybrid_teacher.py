@@ -64,8 +64,12 @@ class HybridTeacher:
         vectors: tuple[Vectors, Vectors],
         *,
         language: str,
+        weight: float = WEIGHT,
     ) -> "HybridTeacher":
-        """`vectors`: [Q, H] and [P, H], of length 1; `language`: of the stemmer and stopwords."""
+        """`vectors`: [Q, H] and [P, H], of length 1; `language`: of the stemmer and stopwords.
+
+        `weight`: of the vectors in the ranking.
+        """
         queries_QH, passages_PH = vectors
         best: list[npt.NDArray[np.int64]] = []
         scores: list[Vectors] = []
@@ -77,7 +81,7 @@ class HybridTeacher:
                 # As a search fuses them: weighted in units of their own spreads.
                 by = {"vectors": near_P, "lexical": lexical.scores(query)}
                 spreads = {name: spread_of(scores_P) for name, scores_P in by.items()}
-                found_P = fused(by, spreads, weight=WEIGHT)
+                found_P = fused(by, spreads, weight=weight)
                 best.append(best_rows(found_P, BEST))
                 scores.append(found_P[best[-1]])
         shares_QK = (SHARPNESS * torch.from_numpy(np.stack(scores))).softmax(-1)

@@ -8,6 +8,7 @@ about the same vector. No question is needed to see it: a few words out of the m
 are then no nearer to it than to the others (cf. the inverse cloze task, Lee et al. 2019).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,6 +39,12 @@ def part_of(text: str) -> str:
     of: Sequence[str] = words if len(words) >= LEAST_WORDS else text
     middle = of[2 * len(of) // 5 : 3 * len(of) // 5]
     return (middle if isinstance(middle, str) else " ".join(middle)) or text
+
+
+def sampled_rows(passages: int) -> range:
+    """The passages of which a part is looked for."""
+    # Spread over all: the files of a folder are often in order of subject or language.
+    return range(0, passages, math.ceil(passages / SAMPLED))
 
 
 def standing_of(vectors_NH: Vectors, rows_Q: Sequence[int], parts_QH: Vectors) -> float:

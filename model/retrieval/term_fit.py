@@ -28,7 +28,7 @@ SHRINKAGE = 0.1
 """Of the ridge, in units of the mean eigenvalue of the passages' scatter. 0.03 to 0.3 are as good
 on three collections; without any, directions in which passages hardly differ would be longest."""
 
-# P passages, K terms, H width, N pairs of a term and a passage that has it
+# P passages, K terms, S special tokens, H width, N pairs of a term and a passage that has it
 
 
 def fitted_terms(
@@ -42,6 +42,7 @@ def fitted_terms(
     if not len(ids_K):
         raise UsageError("the passages have no words, so there are no vectors of words")
     scores_KP = bm25_scores(term_of_T, passage_of_T[is_term_T], shape=(len(ids_K), len(tokens)))
+    rarities_K = rarity(np.diff(scores_KP.indptr), len(tokens))
     centred_PH = (vectors_PH - vectors_PH.mean(0)).astype(np.float64)
     scatter_HH = centred_PH.T @ centred_PH
     width = len(scatter_HH)
@@ -49,7 +50,25 @@ def fitted_terms(
     # The mean score of a term takes no part, as centred vectors cannot have it.
     solved_HP = np.linalg.solve(scatter_HH + ridge * np.eye(width), centred_PH.T)
     vectors_KH = (scores_KP @ solved_HP.T).astype(np.float32)
-    return TermVectors(torch.from_numpy(ids_K), torch.from_numpy(vectors_KH), weight)
+    # Special tokens are as known as they are common: they change nothing.
+    zeros_SH = np.zeros((len(special), width), np.float32)
+    ids_K = np.concatenate([ids_K, np.array([*special], np.int64)])
+    vectors_KH = np.concatenate([vectors_KH, zeros_SH])
+    rarities_K = np.concatenate([rarities_K, zeros_SH[:, 0]]).astype(np.float32)
+    order_K = np.argsort(ids_K)
+    return TermVectors(
+        torch.from_numpy(ids_K[order_K]),
+        torch.from_numpy(vectors_KH[order_K]),
+        torch.from_numpy(rarities_K[order_K]),
+        weight,
+        rarity=float(rarity(np.array(0), len(tokens))),
+    )
+
+
+def rarity(having_K: npt.NDArray[np.int64], passages: int) -> npt.NDArray[np.float64]:
+    """[K] the logarithm by which a term counts, from how many passages have it."""
+    found_K: npt.NDArray[np.float64] = np.log1p((passages - having_K + 0.5) / (having_K + 0.5))
+    return found_K
 
 
 def bm25_scores(
@@ -60,8 +79,7 @@ def bm25_scores(
     pairs_N, counts_N = np.unique(terms_T * passages + passages_T, return_counts=True)
     term_N, passage_N = np.divmod(pairs_N, passages)
     length_P = np.bincount(passages_T, minlength=passages)
-    having_K = np.bincount(term_N, minlength=terms)
-    rarity_K = np.log1p((passages - having_K + 0.5) / (having_K + 0.5))
+    rarity_K = rarity(np.bincount(term_N, minlength=terms), passages)
     relative_N = length_P[passage_N] / length_P.mean()
     saturated_N = counts_N / (counts_N + SATURATION * (1 - LENGTHS + LENGTHS * relative_N))
     scores_N = rarity_K[term_N] * saturated_N

@@ -209,10 +209,10 @@ class Problem(ABC):
         """
         return
 
-    def begin(self, outputs: Callable[[], Logits]) -> None:
+    def begin(self, outputs: Callable[[str], Logits]) -> None:
         """Learn what the loss needs to know; called before the first step of a trial.
 
-        `outputs`: those of the training split, before it is trained on.
+        `outputs`: those of a split's sequences, before any training.
         """
         return
 

@@ -11,7 +11,8 @@ known to be relevant to a query is never one of its negatives, whichever row it 
 hybrid ranking of all passages as a teacher (model/retrieval/hybrid_teacher.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 import numpy as np
@@ -21,12 +22,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from cloze.artifacts.arrays import offsets_of
+from cloze.artifacts.progress import say
 from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.data.batch import on
+from cloze.model.retrieval.fusion import STANDING, WEIGHT, weight_of_vectors
 from cloze.model.retrieval.hybrid_teacher import HybridTeacher
+from cloze.model.retrieval.standing import FEWEST, part_of, sampled_rows, standing_of
 from cloze.model.tasks.base import Exported, Logits, Prediction
 from cloze.model.tasks.features import Places, encode
 from cloze.model.tasks.ranking import DEPTH, Ranking, measure_ranking, rankings_of
+
+PARTS = "parts"
+"""Parts of sampled passages, by which it is seen how far passages stand out."""
 
 QUERIES_AT_ONCE, SCORES_AT_ONCE = 1024, 1 << 26
 """Queries ranked at once, and their scores: of a large collection, fewer queries."""
@@ -47,7 +54,7 @@ class Retrieval(Ranking):
 
     def _read(self) -> None:
         super()._read()
-        if self.config.retrieval.loss == "hybrid" and "train" in self._texts:
+        if self._taught_by_hybrid:
             # Each query has targets of its own, and is compared with vectors that do not change.
             self.joint, self.has_exact_targets = False, True
             self._texts["train"].take_each_passage_once()
@@ -71,6 +78,14 @@ class Retrieval(Ranking):
             )
             for name, split in self._texts.items()
         }
+        if self._taught_by_hybrid:
+            passages = self._texts["train"].passages
+            parts = [query + part_of(passages[row]) for row in self._sampled]
+            self._parts = encode(tokenizer, parts, max_seq_length=self.config.max_seq_length)
+
+    @property
+    def _taught_by_hybrid(self) -> bool:
+        return self.config.retrieval.loss == "hybrid" and "train" in self._texts
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -78,16 +93,55 @@ class Retrieval(Ranking):
         whole = self.config.metrics or self.default_metrics
         return (*whole, *(f"{whole[0]}_{size}" for size in self.config.retrieval.dimensions))
 
-    def begin(self, outputs: Callable[[], Logits]) -> None:
+    def begin(self, outputs: Callable[[str], Logits]) -> None:
         """Ask the teacher, if there is one: the hybrid ranking by the encoder before training."""
-        if self.config.retrieval.loss == "hybrid":
+        if self._taught_by_hybrid:
             texts = self._texts["train"]
+            vectors = self._vectors("train", outputs("train"))
             self._teacher = HybridTeacher.of(
                 texts.queries,
                 texts.passages,
-                self._vectors("train", outputs()),
+                vectors,
                 language=self.config.retrieval.language,
+                weight=self._weight(vectors[1], outputs),
             )
+
+    def _weight(self, passages_PD: Logits, outputs: Callable[[str], Logits]) -> float:
+        """Of the vectors in that ranking: what a search of these passages would give them."""
+        rows = self._sampled
+        if not rows:
+            return WEIGHT
+        with self._parts_as_a_split():
+            parts_QD = unit_length(outputs(PARTS))
+        standing = standing_of(passages_PD, rows, parts_QD)
+        weight = weight_of_vectors(standing)
+        if weight < WEIGHT:
+            say(
+                f"{self.config.name}: in the ranking that is taught vectors count {weight:g}, not "
+                f"{WEIGHT:g}: passages stand out by {standing:.1f} deviations, not {STANDING:g}"
+            )
+        return weight
+
+    @property
+    def _sampled(self) -> range:
+        """The passages of which parts show how far they stand out; none of a few."""
+        count = len(self._texts["train"].passages)
+        return sampled_rows(count) if count >= FEWEST else range(0)
+
+    @contextmanager
+    def _parts_as_a_split(self) -> Iterator[None]:
+        """They are no text of the files, so only for the time of a pass."""
+        self.sequences[PARTS] = self._parts
+        yield
+        self._parts = self.sequences.pop(PARTS)
+
+    def prune_vocabulary(self) -> None:
+        """Count the parts, too."""
+        if not self._taught_by_hybrid:
+            super().prune_vocabulary()
+            return
+        with self._parts_as_a_split():
+            super().prune_vocabulary()
 
     def targets(self, split: str, units: Places) -> NDArray[np.generic]:
         """[U, S] int64: `RankingTexts.ids` of these rows."""
@@ -172,8 +226,7 @@ class Retrieval(Ranking):
         for first, line in zip(self._first[split][:-1].tolist(), texts.lines, strict=True):
             query_places[line[0]] = first
             passage_places |= {text: first + at for at, text in enumerate(line) if at}
-        lengths_N1 = np.linalg.norm(logits, axis=1, keepdims=True)
-        vectors_ND = logits / np.maximum(lengths_N1, np.float32(1e-12))
+        vectors_ND = unit_length(logits)
         return (
             vectors_ND[[query_places[query] for query in texts.queries]],
             vectors_ND[[passage_places[passage] for passage in texts.passages]],
@@ -189,6 +242,13 @@ class Retrieval(Ranking):
             (value,) = measure_ranking(whole[:1], ranked, relevant).values()
             scores[f"{whole[0]}_{size}"] = value
         return scores
+
+
+def unit_length(logits_ND: Logits) -> Logits:
+    """[N, D] each of length 1."""
+    lengths_N1 = np.linalg.norm(logits_ND, axis=1, keepdims=True)
+    found_ND: Logits = logits_ND / np.maximum(lengths_N1, np.float32(1e-12))
+    return found_ND
 
 
 def best_passages(

@@ -429,7 +429,7 @@ def test_questions_that_cannot_decide_are_refused_before_training(
 
 def test_an_encoder_with_term_vectors_is_not_adapted_again(cloze: Cloze, begun: Path) -> None:
     with_sentence_modules(begun / "encoder")
-    terms = TermVectors(torch.tensor([6]), torch.ones(1, 8), 0.5)
+    terms = TermVectors(torch.tensor([6]), torch.ones(1, 8), torch.ones(1), 0.5, 1.0)
     export_encoder(with_terms(read_encoder_files(begun / "encoder"), terms), begun / "with")
     refused = cloze("adapt", "with", "texts", "--steps", "1")
     assert refused.returncode == 2

@@ -116,7 +116,9 @@ def test_sentence_transformers_computes_the_same_vectors_with_term_vectors(folde
     write_model(folder / "encoder")
     write_modules(folder / "encoder", kinds=("Transformer", "Pooling", "Normalize"), limit=12)
     draw = torch.Generator().manual_seed(0)
-    terms = TermVectors(torch.tensor([5, 6, 9, 10]), torch.randn(4, 8, generator=draw), 0.7)
+    ids, rarities = torch.tensor([0, 2, 3, 5, 6, 9]), torch.tensor([0.0, 0.0, 0.0, 1.0, 2.0, 0.5])
+    vectors = torch.randn(6, 8, generator=draw) * (rarities > 0)[:, None]
+    terms = TermVectors(ids, vectors, rarities, 0.7, 2.5)
     plain = read_encoder_files(folder / "encoder")
     export_encoder(plain, folder / "without")
     export_encoder(with_terms(plain, terms), folder / "with")

@@ -256,7 +256,7 @@ def test_a_pruned_vocabulary_gives_the_same_tokens_of_the_texts_and_spells_all_o
 
 
 def test_terms_of_a_pruned_vocabulary_keep_their_vectors() -> None:
-    terms = TermVectors(torch.tensor([5, 7, 8]), torch.eye(3), 0.5)
+    terms = TermVectors(torch.tensor([5, 7, 8]), torch.eye(3), torch.ones(3), 0.5, 2.0)
     modules = SentenceModules(("mean",), (NORMALIZE, terms), 16)
     pruned = pruned_modules(modules, np.array([0, 1, 2, 3, 4, 7, 8]))
     assert pruned is not None
@@ -265,6 +265,7 @@ def test_terms_of_a_pruned_vocabulary_keep_their_vectors() -> None:
     assert isinstance(found, TermVectors)
     assert found.ids_K.tolist() == [5, 6]
     assert torch.equal(found.vectors_KD, torch.eye(3)[1:])
+    assert len(found.rarities_K) == 2
     alone = pruned_modules(modules, np.array([0, 1, 2, 3, 4]))
     assert alone is not None
     assert alone.steps == (NORMALIZE,)

@@ -9,6 +9,7 @@ import torch
 from cloze.model.hugging_face.model_files import read_encoder_files
 from cloze.model.hugging_face.sentence_modules import NORMALIZE, SentenceModules
 from cloze.model.inference.load import model_of
+from cloze.model.retrieval import candidates
 from cloze.model.retrieval.candidates import (
     ORIGINAL,
     SHARES,
@@ -19,8 +20,9 @@ from cloze.model.retrieval.candidates import (
     choose,
     search_quality,
     verdict,
+    without_their_passages,
 )
-from cloze.model.retrieval.ranking_metrics import Interval
+from cloze.model.retrieval.ranking_metrics import Floats, Interval
 from cloze.model.retrieval.term_fit import fitted_terms
 from cloze.model.tasks.features import encode
 from tests.cloze.tiny_model import write_model
@@ -142,3 +144,40 @@ def test_the_encoder_that_is_kept_searches_with_term_vectors_as_the_verdict_says
         kept = dataclasses.replace(found, best=candidate, difference=certain, terms=terms)
         model = model_of(kept.encoder(old, old), precision="fp32")
         assert search_quality(model, asked).mean() == pytest.approx(score)
+
+
+def test_no_question_is_asked_later_of_a_passage_that_terms_were_fitted_to() -> None:
+    relevant = tuple({number % 7: 1.0, 7 + number % 3: 2.0} for number in range(40))
+    passages = tuple(f"passage {number}" for number in range(30))
+    asked = QuestionSet("questions", ("a question",) * 40, passages, relevant)
+    halves = [*without_their_passages(asked)]
+    assert sorted(one for questions, _ in halves for one in questions) == [*range(40)]
+    for questions, fitted in halves:
+        assert not {row for one in questions for row in relevant[one]} & {*fitted}
+        # and half of those that nobody asks about are new, too
+        assert len([row for row in fitted if row >= 10]) == 10
+
+
+def test_terms_that_lose_on_later_passages_are_not_the_best(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "old")
+    old = read_encoder_files(tmp_path / "old")
+    old = dataclasses.replace(old, modules=SentenceModules(("mean",), (NORMALIZE,), 8))
+    passages = ("the names", "a list of b", "of of a a b", "list list")
+    asked = QuestionSet("questions", ("a list", "names"), passages, ({1: 1.0}, {0: 1.0}))
+
+    def qualities(compared: object, candidate: Candidate, asked: QuestionSet) -> Floats:
+        return np.full(2, 0.5 + candidate.terms / 4)
+
+    later = {0.5: 0.5, 1.0: 0.49}
+    monkeypatch.setattr(candidates._Compared, "quality", qualities)
+    monkeypatch.setattr(
+        candidates._Compared,
+        "quality_later",
+        lambda compared, candidate, asked: np.full(2, later[candidate.terms]),
+    )
+    found = choose(old, old, choosing=asked, reporting=asked, say=str, term_weights=(0.5, 1.0))
+    assert found.best == Candidate(0.0, 0.5)
+    assert found.later == Interval(0.0, 0.0, 0.0)
+    assert [one.terms for one, _ in found.later_candidates] == [0.5, 1.0]

@@ -42,3 +42,13 @@ def test_only_passages_that_move_cost_something(teacher: HybridTeacher) -> None:
     assert float(teacher.keeping_loss(stayed, some)) == pytest.approx(0.0, abs=1e-4)
     moved = functional.normalize(stayed + 1.0, dim=-1)
     assert float(teacher.keeping_loss(moved, some)) > 0.1 * teacher.keeping
+
+
+def test_vectors_without_weight_teach_what_words_find() -> None:
+    draw = np.random.default_rng(0)
+    passages_PH = draw.standard_normal((len(PASSAGES), 8)).astype(np.float32)
+    words = HybridTeacher.of(
+        ["the red doors"], PASSAGES, (-passages_PH[-1:], passages_PH), language="english", weight=0
+    )
+    assert words.best_QK[0, 0] == BEST
+    assert words.shares_QK[0, 0] > 0.9

@@ -1,5 +1,6 @@
 """Retrieval: the loss over a batch, the rankings of a split, the BM25 baseline."""
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch.nn import functional
 
 from cloze.artifacts.errors import UsageError
 from cloze.model.config import FinetuneConfig, TaskConfig
+from cloze.model.retrieval.fusion import WEIGHT
+from cloze.model.retrieval.hybrid_teacher import HybridTeacher
+from cloze.model.retrieval.standing import FEWEST
 from cloze.model.tasks.baselines import baselines
 from cloze.model.tasks.problems import load_problem, load_tables
 from cloze.model.tasks.ranking import measure_ranking
@@ -187,7 +191,7 @@ def test_with_a_teacher_each_passage_is_read_once_and_the_hybrid_ranking_is_lear
     assert len(problem.sequences["train"]) == 5
     assert problem.unit_tokens("train").tolist()[1] < problem.unit_tokens("train")[0]
     before = functional.normalize(torch.tensor([(1, 0.1), (1, 0), (1, 0.1), (1, 1), (0, 1.0)]))
-    problem.begin(before.numpy)
+    problem.begin(lambda split: before.numpy())
 
     def gradient() -> torch.Tensor:
         found = before.clone().requires_grad_()
@@ -201,6 +205,38 @@ def test_with_a_teacher_each_passage_is_read_once_and_the_hybrid_ranking_is_lear
     away = gradient()
     assert away[2] @ (before[4] - before[1]) < -0.1
     assert float(away[[1, 4]].abs().max()) < 1e-4
+
+
+def test_vectors_by_which_passages_do_not_stand_out_hardly_count_in_what_is_taught(
+    tmp_path: Path,
+) -> None:
+    texts = [f"{one} {two} names" for one, two in combinations("abcdefghijkl", 2)]
+    problem, _ = loaded(
+        tmp_path,
+        [pair(text.removesuffix(" names"), text) for text in texts],
+        retrieval={"loss": "hybrid", "language": "none"},
+    )
+    count = len(texts)
+    apart = np.eye(count, dtype=np.float32)
+    problem.prune_vocabulary()
+    # Query and passage in turn, as in the file.
+    own = {"train": np.repeat(apart, 2, axis=0)}
+    assert count >= FEWEST
+
+    def weight(parts: np.ndarray) -> float:
+        def outputs(split: str) -> np.ndarray:
+            assert problem.sequences[split].input_ids.values.max() < len(problem.used_ids)
+            return {**own, "parts": parts}[split]
+
+        taught = dict[str, float]()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(HybridTeacher, "of", lambda *texts, **options: taught.update(options))
+            problem.begin(outputs)
+        assert problem.sequences.keys() == {"train", "dev"}
+        return taught["weight"]
+
+    assert weight(apart) == WEIGHT
+    assert weight(np.roll(apart, 1, axis=0)) == 0
 
 
 def test_the_hybrid_ranking_is_of_whole_vectors() -> None:
