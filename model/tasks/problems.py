@@ -315,7 +315,8 @@ def wanted_columns(config: TaskConfig, split: str) -> Wanted:
         required=family.required,
         optional=optional,
         names=names,
-        skip_short_rows=config.skip_short_rows,
+        # Predictions, and files of them, go by the rows of a test file: none may be missing.
+        skip_short_rows=config.skip_short_rows and split in ("train", "dev"),
         sentences=bool(config.family.parts),
     )
 

@@ -9,7 +9,7 @@ A context that does not fit beside its question is cut into overlapping windows,
 a question without one. Since there is no padding, softmax is over a sequence's own tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, TypedDict, cast
 
@@ -274,8 +274,9 @@ class Spans(Problem):
     def prepared(cls, table: TaskTable, config: TaskConfig) -> TaskTable:
         """The table with answers as `Answers`, flags as booleans and ids as text.
 
-        A question marked impossible has no answer, whatever the file gives it. A file in which no
-        question has an answer or is marked impossible is unlabelled.
+        A question marked impossible has no answer, whatever the file gives it; without a mark, one
+        without answers is impossible, as in `datasets`. A file in which no question has an answer
+        or is marked impossible is unlabelled.
         """
         columns = {**table.columns}
         if table.has("id"):
@@ -283,6 +284,7 @@ class Spans(Problem):
                 f"row {row}" if is_missing(value) else str(value)
                 for row, value in enumerate(columns["id"])
             ]
+            table = table.remarked(*_repeated(table, columns["id"]))
         if not table.has("answers") and not table.has("is_impossible"):
             return replace(table, columns=columns)
         nothing = [None] * len(table)
@@ -307,9 +309,13 @@ class Spans(Problem):
                     "is_impossible = true"
                 )
         columns["answers"] = cast(list[JsonValue], answers)
-        if table.has("is_impossible"):
-            columns["is_impossible"] = [bool(flag) for flag in flags]
-        return replace(table, columns=columns)
+        columns["is_impossible"] = [not found["text"] for found in answers]
+        unmarked = [
+            row for row, flag in enumerate(flags) if flag is None and not answers[row]["text"]
+        ]
+        remark = f"{len(unmarked):,} questions without answers count as unanswerable (SQuAD 2.0)"
+        remarks = [f"{table.place(unmarked[0])}: {remark}"] if unmarked else []
+        return replace(table, columns=columns).remarked(*remarks)
 
     def _read(self) -> None:
         for table in self._tables.values():
@@ -328,6 +334,11 @@ class Spans(Problem):
         self.sequences = {name: split.sequences for name, split in self._splits.items()}
         train = self._splits.get("train")
         self._trained = train.trainable if train else np.empty(0, np.int64)
+        if train and not len(self._trained):
+            raise UsageError(
+                f"{train.table.path}: none of the {len(train.table):,} answers stands in its "
+                "context at answer_start, a number of characters from 0; correct the file"
+            )
         self.notes = tuple(train.notes()) if train else ()
 
     def units(self, split: str) -> int:
@@ -461,6 +472,17 @@ class Spans(Problem):
             [bool(gold) for gold in golds],
             [bool(guess["best"]) for guess in guesses],
         )[1]
+
+
+def _repeated(table: TaskTable, ids: Sequence[JsonValue]) -> Iterator[str]:
+    """What to say of ids that several questions have; official files of answers go by them."""
+    first: dict[JsonValue, int] = {}
+    again = [row for row, one in enumerate(ids) if first.setdefault(one, row) != row]
+    if again:
+        yield (
+            f"{table.place(again[0])}: {len(again):,} questions have the id of an earlier one, and "
+            "a submission has one answer for each id"
+        )
 
 
 def _typed(predictions: Sequence[Prediction]) -> Sequence[SpanPrediction]:

@@ -331,6 +331,53 @@ def test_an_answer_that_does_not_stand_in_its_context_is_not_trained_on(tmp_path
     assert "train.jsonl:2" in found.notes[0]
 
 
+@pytest.mark.parametrize("empty", [None, {"text": [], "answer_start": []}])
+def test_without_marks_questions_without_answers_are_unanswerable_as_in_datasets(
+    tmp_path: Path, empty: object
+) -> None:
+    """As in `squad_v2` of Hugging Face, which has no column is_impossible."""
+    rows = [question("given shape", id="a"), {**question("", id="b"), "answers": empty}]
+    found = problem(tmp_path, "span", both(rows), max_seq_length=64)
+    guesses = [
+        {"text": "given shape", "best": "given shape", "margin": 1.5},
+        {"text": "the", "best": "the", "margin": 4.0},
+    ]
+    settled = found.thresholded(guesses, guesses)
+    assert found.score("dev", settled)["no_answer_f1"] == 1.0
+    table = load_tables(found.config)["dev"]
+    assert table.remarks == (
+        f"{tmp_path}/dev.jsonl:2: 1 questions without answers count as unanswerable (SQuAD 2.0)",
+    )
+
+
+def test_training_questions_whose_answers_all_stand_elsewhere_are_refused(tmp_path: Path) -> None:
+    rows = [question("given shape", start=3), question("a list of", start=70)]
+    with pytest.raises(UsageError, match=r"train\.jsonl: none of the 2 answers stands in its"):
+        problem(tmp_path, "span", {"train": rows, "dev": [question("given shape")]})
+
+
+def test_questions_with_the_id_of_an_earlier_one_are_counted(tmp_path: Path) -> None:
+    rows = [question("given shape", id=one) for one in ("a", "b", "a", "a")]
+    found = problem(tmp_path, "span", both(rows), max_seq_length=64)
+    (remark,) = load_tables(found.config)["dev"].remarks
+    assert remark.startswith(f"{tmp_path}/dev.jsonl:3: 2 questions have the id of an earlier one")
+
+
+def test_a_short_row_of_a_test_file_is_refused_as_predictions_go_by_rows(tmp_path: Path) -> None:
+    files = {"train": "a\tx\nb\ty\nshort\n", "dev": "a\tx\n", "test": "a\tx\nshort\nb\ty\n"}
+    for split, text in files.items():
+        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + text)
+    table = {
+        **{split: str(tmp_path / f"{split}.tsv") for split in files},
+        **{"name": "t", "kind": "classification", "skip_short_rows": True},
+        "columns": {"text_a": "text"},
+    }
+    with pytest.raises(UsageError, match=r"test\.tsv:3: "):
+        load_tables(TaskConfig.model_validate(table))
+    tables = load_tables(TaskConfig.model_validate({**table, "test": ""}))
+    assert len(tables["train"]) == 2
+
+
 def test_unanswerable_questions_get_the_null_threshold_of_dev(tmp_path: Path) -> None:
     rows = [question("given shape", is_impossible=False), question("", is_impossible=True)]
     found = problem(tmp_path, "span", both(rows), max_seq_length=64)
