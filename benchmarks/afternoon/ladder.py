@@ -71,6 +71,12 @@ RUNGS: dict[str, Settings] = {
     },
     "batches of 512": {"pretrain.batch_size": 512, "pretrain.optimizer.learning_rate": 4e-3},
     "4,096 word-pieces": {"vocabulary.size": 4096},
+    "16,384 word-pieces, 3 × 192": {  # as many parameters; a quarter of SST-2's words is split by base
+        "vocabulary.size": 16384,
+        "encoder.hidden_size": 192,
+        "encoder.num_attention_heads": 3,
+        "encoder.intermediate_size": 768,
+    },
     "deeper, 6 × 192": {
         "encoder.num_hidden_layers": 6,
         "encoder.hidden_size": 192,
@@ -104,6 +110,9 @@ def rung_of(base: RunConfig, name: str, *, steps: int, seed: int) -> RunConfig:
     """The run of one rung and seed, of so many steps."""
     settings = {
         "examples.masking.heldout_masked_lm_prob": 0.15,  # losses of all rungs are comparable
+        # Rungs are compared with each other alone.
+        "evaluate.count_model_tokens": 1_000_000,
+        "evaluate.examples": 4000,
         "pretrain.evaluate_every": max(steps // 4, 1),
         "pretrain.steps": steps,
         "pretrain.seed": seed,
