@@ -71,7 +71,7 @@ RUNGS: dict[str, Settings] = {
     },
     "batches of 512": {"pretrain.batch_size": 512, "pretrain.optimizer.learning_rate": 4e-3},
     "4,096 word-pieces": {"vocabulary.size": 4096},
-    "16,384 word-pieces, 3 × 192": {  # as many parameters; a quarter of SST-2's words is split by base
+    "16,384 word-pieces, 3 × 192": {  # with 8,192 a quarter of SST-2 is split
         "vocabulary.size": 16384,
         "encoder.hidden_size": 192,
         "encoder.num_attention_heads": 3,
