@@ -267,7 +267,8 @@ class Regression(Classification):
                 values[row] = float(str(label))
             except ValueError:
                 raise UsageError(
-                    f"{table.place(row)}: label {label!r} is not a number, as regression needs"
+                    f"{table.place(row)}: label {label!r} is not a number, as regression needs; "
+                    "write 1234.5, with a point and nothing else"
                 ) from None
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values))[0])

@@ -260,18 +260,27 @@ def data_notes(tables: Mapping[str, TaskTable], *, classes: bool = True) -> Iter
         yield f"labels without a dev row, whose scores are unknown: {_some(missing)}"
 
 
+LOOKALIKES = str.maketrans(
+    "авекмнорстухіјѕАВЕКМНОРСТУХІЈЅαβεζηικμνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "abekmhopctyxijsABEKMHOPCTYXIJSabezhikmvoptuxABEZHIKMNOPTYX",
+)
+"""Cyrillic and Greek letters that look like Latin ones, as small or as capital letters."""
+
+
 def odd_spellings(labels: Iterable[str]) -> Iterator[str]:
-    """A warning for each group of labels that differ only in case, white space or encoding."""
+    """A warning for each group of labels that differ in case, spaces, encoding or script alone."""
     groups: dict[str, list[str]] = {}
     for label in labels:
         plain = unicodedata.normalize("NFKC", label).casefold()
         # joiners, marks of direction, soft hyphens: nobody sees them
         plain = "".join(one for one in plain if unicodedata.category(one) != "Cf")
-        groups.setdefault(" ".join(plain.split()), []).append(label)
+        groups.setdefault(" ".join(plain.translate(LOOKALIKES).split()), []).append(label)
     for group in groups.values():
         if len(group) > 1:
-            # Letters and their accents may be one character or two, which look the same.
-            alike = len({unicodedata.normalize("NFC", label) for label in group}) < len(group)
+            # Letters and their accents may be one character or two, and letters of two scripts may
+            # look the same.
+            shown = {unicodedata.normalize("NFC", label).translate(LOOKALIKES) for label in group}
+            alike = len(shown) < len(group)
             spelt = ", ".join(map(ascii if alike else repr, group))
             yield f"{spelt} are {len(group)} labels; if they mean the same, spell them alike"
 

@@ -16,6 +16,7 @@ from cloze.model.config import TaskConfig
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.baselines import baselines
 from cloze.model.tasks.classification import metric_values
+from cloze.model.tasks.files.task_table import odd_spellings
 from cloze.model.tasks.problems import load_problem, load_tables
 from cloze.model.tasks.span import cut_texts, max_context
 from cloze.model.tasks.tagging import count_entities, entities, is_entity_scheme
@@ -35,6 +36,21 @@ def both(rows: list[dict]) -> dict[str, list[dict]]:
 
 
 # --- classification
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["bad", "b\u0430d"], r"'bad', 'b\u0430d' are 2 labels"),
+        (["BETA", "\u0412\u0395\u03a4\u0410"], r"'BETA', '\u0412\u0395\u03a4\u0410' are 2"),
+        (["pos", "pos\u200b", "neg"], r"'pos', 'pos\u200b' are 2 labels"),
+        (["Good", "good"], "'Good', 'good' are 2 labels"),
+        (["да", "нет", "yes", "no"], ""),
+    ],
+)
+def test_labels_that_look_alike_are_said_to_be_several(labels: list[str], said: str) -> None:
+    assert next(odd_spellings(labels), "").startswith(said)
+    assert bool(said) == any(odd_spellings(labels))
 
 
 def test_f1_is_that_of_the_second_label(tmp_path: Path) -> None:
