@@ -225,6 +225,9 @@ def source_alarms(
 MAX_RANDOM_SHARE, MIN_USED_SHARE = 0.65, 0.5
 """Shares of random second segments and of used tokens beyond which examples teach little."""
 
+FEW_PAIRS = 20
+"""With fewer, that none is random may be chance."""
+
 FEW_SENTENCES = 2.0
 """Mean number of sentences per document: of fewer, no true second segment can be made."""
 
@@ -248,6 +251,12 @@ def alarms(
     # have one: without sentences there is no true second segment, and most of a document is cut
     # off.
     found = []
+    if asked >= FEW_PAIRS and not counts.next_random:
+        yield (
+            "no second segment is random (about half expected), as there is no other document that "
+            "it could come from: next-sentence prediction learns nothing; split the text into "
+            'documents, or set examples.second_segment = "none"'
+        )
     if asked and random_share > MAX_RANDOM_SHARE:
         found.append(f"{random_share:.0%} of the second segments are random (about half expected)")
     if counts.rows and used_share < MIN_USED_SHARE:
