@@ -1389,12 +1389,13 @@ class FinetuneStage(StageConfig):
 
     stage: ClassVar[str] = "finetune"
     program: ClassVar[str] = "cloze.model.finetune.finetune"
-    format_version: ClassVar[int] = 23
-    """23: unmarked questions without answers are unanswerable; 22: the hybrid ranking that teaches
-    weighs vectors as a search does; a record says which suspected labels are merely doubtful, and
-    whether names of labels are trained on; 21: contrastive tuning has the names of labels, too; 20:
-    numbers of a regression that are large, or differ by little, are learnt standardised; 19:
-    suspects are cut where chance explains them;
+    format_version: ClassVar[int] = 24
+    """24: a temperature is 1 unless the held-out rows speak for another; 23: unmarked questions
+    without answers are unanswerable; 22: the hybrid ranking that teaches weighs vectors as a search
+    does; a record says which suspected labels are merely doubtful, and whether names of labels are
+    trained on; 21: contrastive tuning has the names of labels, too; 20: numbers of a regression
+    that are large, or differ by little, are learnt standardised; 19: suspects are cut where chance
+    explains them;
     18: with many rows fine-tuning is taken unless clearly worse, and passages of the hybrid
     loss are held by as much as they have queries; 17:
     contrastive tuning is taken unless clearly worse, and suspects are by all approaches; 16:

@@ -237,8 +237,10 @@ def _sentences(text: str, paths: dict[str, str], *, is_whole: bool) -> LabelledF
     tags = Counter(str(tag) for of_row in lists if isinstance(of_row, list) for tag in of_row)
     if not tags:
         return None
-    first_rows = 0 if is_whole else len(lists)
-    return LabelledFiles("tagging", paths, {}, dict(tags.most_common()), first_rows=first_rows)
+    counts = dict(tags.most_common())
+    if not is_whole:
+        return LabelledFiles("tagging", paths, {}, counts, first_rows=len(lists))
+    return LabelledFiles("tagging", paths, {}, counts, rows=len(lists))
 
 
 def _table(

@@ -47,7 +47,8 @@ HEAD = ("head.weight", "head.bias")
 def fit_temperatures(rows: HeldOutRows) -> tuple[float, ...]:
     """The temperatures with the smallest log loss; 1 for fewer than `FEWEST_ROWS` rows.
 
-    A weak prior around 1 (deviation 1 of the logarithm) keeps them finite if no row is wrong.
+    A weak prior around 1 (deviation 1 of the logarithm) keeps them finite if no row is wrong. One
+    that the rows do not speak for is 1, as well: see `_fitted`.
     """
     if len(rows) < FEWEST_ROWS:
         return (1.0,)
@@ -68,7 +69,12 @@ def fit_temperatures(rows: HeldOutRows) -> tuple[float, ...]:
 
 
 def _fitted(rows: HeldOutRows) -> float:
-    """One temperature for all labels of these rows."""
+    """One temperature for all labels of these rows, or 1 if that explains them as well.
+
+    As well: by Schwarz's criterion, so that a parameter of N rows has to gain log(N) / 2. The
+    logarithm of a temperature fitted to 128 rows is off by a quarter, and tuned encoders whose
+    probabilities were right had twice the calibration error with it.
+    """
 
     def penalised(logarithm: float) -> float:
         # The sum over rows and labels, where `losses` has means over labels.
@@ -81,6 +87,8 @@ def _fitted(rows: HeldOutRows) -> float:
 
     bounds = (math.log(LOWEST), math.log(HIGHEST))
     found = scipy.optimize.minimize_scalar(penalised, bounds=bounds, method="bounded")
+    if penalised(0.0) - found.fun <= math.log(len(rows)) / 2:
+        return 1.0
     return float(f"{math.exp(found.x):.6g}")
 
 

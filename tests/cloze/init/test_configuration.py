@@ -394,6 +394,9 @@ def test_labelled_files_become_a_task_instead_of_a_corpus(
     (task,) = read_toml("task.toml")["finetune"]["tasks"]
     assert (task["kind"], task.get("columns", {})) == (kind, columns)
     assert task["dev"] == str(folder / "data" / f"dev.{suffix}")
+    # three epochs of a few sentences would be three updates; where the approach is chosen, the
+    # choice sees to that
+    assert task.get("epochs") == (80 if kind == "tagging" else None)
     done = cloze("plan", "task.toml")
     assert "bert-base-uncased: no run of this name" in done.stderr
 

@@ -45,6 +45,14 @@ def test_rows_that_are_all_right_do_not_make_probabilities_certain() -> None:
     assert 0.2 < found < 1.0
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_probabilities_that_are_right_keep_their_temperature_though_rows_are_few(seed: int) -> None:
+    # fitted, the logarithm of a temperature would be off by a quarter
+    assert fit_temperatures(drawn(128, sharpness=1.0, seed=seed)) == (1.0,)
+    (found,) = fit_temperatures(drawn(128, sharpness=3.0, seed=seed))
+    assert 2.0 < found < 4.5
+
+
 def test_nine_rows_are_too_few_for_a_temperature() -> None:
     assert fit_temperatures(drawn(9, sharpness=3.0)) == (1.0,)
 
