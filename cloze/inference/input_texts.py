@@ -99,10 +99,10 @@ def _lines_if_file(text: str) -> Iterator[str]:
         )
     if not names_a_file(text):
         if FILE_NAME.fullmatch(text):
-            raise UsageError(
-                f"{text}: no such file, and hardly a text; correct the name, or give the text on "
-                "standard input"
-            )
+            found = "no such file, and hardly a text; correct the name"
+            if Path(text).exists():  # waiting for a pipe could last for ever
+                found = "a pipe or device, expected a file with one text per line; name one"
+            raise UsageError(f"{text}: {found}, or give the text on standard input")
         yield text
         return
     if suffix_of(text) in TABLES:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +133,13 @@ def test_a_misspelt_file_is_not_taken_for_a_text(cloze: Cloze, model: str, name:
     done = cloze("embed", model, name)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{name}: no such file, and hardly a text" in done.stderr
+
+
+def test_a_pipe_is_called_one_and_not_waited_for(cloze: Cloze, model: str) -> None:
+    os.mkfifo("pipe.txt")
+    done = cloze("embed", model, "./pipe.txt")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "./pipe.txt: a pipe or device, expected a file with one text per line" in done.stderr
 
 
 def test_a_folder_is_not_taken_for_a_text(cloze: Cloze, model: str) -> None:
