@@ -168,12 +168,13 @@ def run_job(
         launcher.cancel(folder)
         raise
     finally:
-        seconds = end_attempt(folder, attempts, finished=code == 0)
+        # By the clock that nobody sets: the other may jump, or the machine sleep for a night.
+        spent = time.monotonic() - started
+        seconds = end_attempt(folder, attempts, spent=spent, finished=code == 0)
     follower.read()
     if code != 0:
         raise follower.failure(code)
-    # The clock may have been set back meanwhile; the monotonic one cannot.
-    return JobResult(max(seconds, time.monotonic() - started), follower.peak_memory)
+    return JobResult(seconds, follower.peak_memory)
 
 
 class Attempts(Config):
@@ -208,9 +209,9 @@ def begin_attempt(folder: Path, key: str) -> Attempts:
     return attempts
 
 
-def end_attempt(folder: Path, attempts: Attempts, *, finished: bool) -> float:
-    """Record the end of an attempt; returns the seconds of all attempts."""
-    seconds = attempts.seconds + time.time() - (attempts.started or time.time())
+def end_attempt(folder: Path, attempts: Attempts, *, spent: float, finished: bool) -> float:
+    """Record the end of an attempt of `spent` seconds; returns the seconds of all attempts."""
+    seconds = attempts.seconds + spent
     file = folder / ATTEMPTS_NAME
     if finished:
         # The artifact exists: another attempt in this folder will be at another one, or none.

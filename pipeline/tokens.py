@@ -31,7 +31,7 @@ from cloze.artifacts.config import parse
 from cloze.artifacts.errors import IntegrityError, UsageError
 from cloze.artifacts.manifest import FileEntry
 from cloze.artifacts.progress import Progress, say
-from cloze.artifacts.results import TRAIN
+from cloze.artifacts.results import HELDOUT, TRAIN
 from cloze.artifacts.runtime.program import run_program
 from cloze.artifacts.runtime.temporary import temporary_directory
 from cloze.artifacts.stage import StageTable
@@ -88,6 +88,9 @@ HELD_OUT_OF_FEW = {
 
 MAX_UNKNOWN_SHARE = 0.005
 """Of the tokens: more [UNK] than this calls for a remedy."""
+
+MAX_HELD_OUT = 0.1
+"""Of the tokens: so much may be held out without a word, and twice the share that is asked for."""
 
 _REASONS = pa.array([reason.name.lower() for reason in Reason])
 
@@ -219,6 +222,8 @@ def _commit(
     splits = {split: tokens_summary(found) for split, found in by_split.items()}
     if TRAIN in splits and (unknown := unknown_tokens(splits[TRAIN])):
         say(unknown)
+    if uneven := _uneven_draw(splits, job.stage.corpus):
+        say(uneven)
     # Of training text alone: baselines of word frequencies must not have seen what they are scored
     # on.
     counts_V = occurrences([group for group in groups if group.split == TRAIN], job)
@@ -248,6 +253,22 @@ def _about_division(rule: str, splits: Collection[str], *, share: float) -> str:
         )
     said = HELD_OUT_OF_FEW.get(rule, "")
     return f"tokens: {said.format(share=share)}" if said else ""
+
+
+def _uneven_draw(splits: Mapping[str, Mapping[str, JsonValue]], corpus: CorpusConfig) -> str:
+    """What to say if far more of the text is held out than was asked for; empty if not."""
+    drawn = {HELDOUT, *(source.heldout_documents for source in corpus.sources)}
+    whole = {source.heldout for source in corpus.sources}
+    tokens = {name: int(str(found["tokens"])) for name, found in splits.items()}
+    held = sum(count for name, count in tokens.items() if name in drawn - whole)
+    share = held / max(held + tokens.get(TRAIN, 0), 1)
+    if not corpus.heldout_share or share <= max(2 * corpus.heldout_share, MAX_HELD_OUT):
+        return ""
+    return (
+        f"warning: tokens: {share:.0%} of the tokens are held out, for corpus.heldout_share = "
+        f"{corpus.heldout_share:g}: documents are drawn whole, and these are few or of very "
+        "different lengths; divide them, hold out a source, or set another seed"
+    )
 
 
 def put_dropped(

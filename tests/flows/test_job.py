@@ -1,9 +1,9 @@
 """The command of a stage's program, and following it until it exits."""
 
+import itertools
 import os
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -157,9 +157,10 @@ def test_memory_of_processes_that_ran_before_the_job_is_not_the_jobs(tmp_path: P
 
 
 def test_attempts_at_the_same_key_add_up(tmp_path: Path) -> None:
-    first = begin_attempt(tmp_path, "k").model_copy(update={"started": time.time() - 100.0})
-    assert end_attempt(tmp_path, first, finished=False) == pytest.approx(100.0, abs=1.0)
-    assert begin_attempt(tmp_path, "k").seconds == pytest.approx(100.0, abs=1.0)
+    first = begin_attempt(tmp_path, "k")
+    assert end_attempt(tmp_path, first, spent=100.0, finished=False) == 100.0
+    second = begin_attempt(tmp_path, "k")
+    assert end_attempt(tmp_path, second, spent=20.0, finished=False) == 120.0
     assert begin_attempt(tmp_path, "other").seconds == 0.0
 
 
@@ -171,8 +172,16 @@ def test_a_killed_attempt_lasted_until_the_last_line_of_its_program(tmp_path: Pa
     os.utime(log, (killed.started + 60.0, killed.started + 60.0))
     again = begin_attempt(tmp_path, "k")
     assert again.seconds == pytest.approx(60.0, abs=0.1)
-    end_attempt(tmp_path, again, finished=True)
+    end_attempt(tmp_path, again, spent=1.0, finished=True)
     assert begin_attempt(tmp_path, "k").seconds == 0.0
+
+
+def test_a_clock_that_jumps_during_a_job_changes_nothing_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(1e9, 3600.0)  # an hour passes between any two looks at it
+    monkeypatch.setattr("cloze.flows.job.time.time", lambda: next(times))
+    assert run("pass", tmp_path / "job").seconds < 60.0
 
 
 def test_each_line_comes_once_when_it_is_complete(tmp_path: Path) -> None:

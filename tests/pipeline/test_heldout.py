@@ -52,6 +52,21 @@ def test_something_is_held_out_of_any_number_of_documents_and_nothing_of_it_trai
     assert len(heldout) < len(trained)
 
 
+def test_a_draw_that_holds_out_far_more_text_than_asked_for_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Documents are drawn whole, and one may have most of the text."""
+    said = {}
+    for place in range(12):  # the long document is each of twelve in turn
+        texts = [" ".join(documents(number, 6 + 300 * (number == place))) for number in range(12)]
+        _, tokens = prepared(tmp_path / str(place), texts, heldout_share=0.2)
+        sizes = [float(split["tokens"]) for split in tokens.manifest.statistics["splits"].values()]
+        held = float(tokens.manifest.statistics["splits"]["heldout"]["tokens"]) / sum(sizes)
+        line = f"warning: tokens: {held:.0%} of the tokens are held out, for corpus.heldout_share ="
+        said[held > 0.4] = line in capsys.readouterr().err
+    assert said == {True: True, False: False}
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_vocabulary_has_not_seen_what_is_held_out_where_the_draw_finds_nothing(
     tmp_path: Path, count: int
