@@ -678,6 +678,11 @@ def temperature_sentence(calibration: Calibration) -> str:
     found = calibration.temperatures
     shown = f"{found[0]:.3g}" if len(found) == 1 else f"{min(found):.3g} to {max(found):.3g}"
     fitted = "" if calibration.split != "dev" else " (figures on dev: fitted to its other rows)"
+    if set(found) == {1.0}:
+        return (
+            f"Temperature 1: {calibration.rows:,} rows of dev do not speak for another. "
+            "95 % bootstrap intervals over rows."
+        )
     return (
         f"Temperature {shown}, fitted to {calibration.rows:,} rows of dev{fitted}. "
         "95 % bootstrap intervals over rows."

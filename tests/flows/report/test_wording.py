@@ -5,12 +5,15 @@ import tomllib
 import pytest
 
 from cloze.artifacts.results import (
+    Calibration,
     Candidate,
     Choice,
     Comparison,
     ErrorExample,
     LabelErrorCounts,
     LanguageModelScore,
+    Measured,
+    ProbabilityQuality,
     SeedScores,
     SystemScore,
     TaskScore,
@@ -43,6 +46,7 @@ from cloze.flows.report.wording import (
     task_name,
     task_sizes,
     task_words,
+    temperature_sentence,
     verdict_sentence,
     verdict_words,
     wrong_tags,
@@ -366,4 +370,18 @@ def test_a_right_table_is_told_that_no_label_is_probably_wrong() -> None:
     assert (
         "40 labels are probably wrong (so improbable by chance: 4.2); 2 of equal texts with "
         "different labels, 150 more" in label_error_sentence(wrong)
+    )
+
+
+def test_a_temperature_that_the_rows_do_not_speak_for_is_said_to_be_none() -> None:
+    figure = Measured(value=0.1, low=0.0, high=0.2)
+    quality = ProbabilityQuality(
+        rows=128, log_loss=figure, brier=figure, calibration_error=figure, expected_error=0.1,
+        reliability=(),
+    )  # fmt: skip
+    figures = {"rows": 128, "split": "dev", "before": quality, "after": quality}
+    kept = temperature_sentence(Calibration(temperatures=(1.0,), **figures))
+    assert kept.startswith("Temperature 1: 128 rows of dev do not speak for another.")
+    assert "Temperature 0.4, fitted" in temperature_sentence(
+        Calibration(temperatures=(0.4,), **figures)
     )
