@@ -1,5 +1,6 @@
 """What the documentation says is shown by a test is shown by one that is there."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -67,3 +68,13 @@ def test_the_ways_through_the_code_name_functions_that_are_there() -> None:
         assert not path or (PROJECT / path.group(1)).exists(), line
         steps = re.findall(r"(?:→|;|^)\s*([A-Z]?\w+(?:\.\w+)?)(?= |$)", chain) if path else []
         assert [step for step in steps if step.rpartition(".")[2] not in defined] == [], line
+
+
+def test_the_questions_about_the_documentation_name_its_pages() -> None:
+    asked = (PROJECT / "benchmarks" / "search" / "docs_questions.csv").read_text("utf-8")
+    with_answers = [*csv.DictReader(asked.splitlines())]
+    assert len(with_answers) >= 20
+    for row in with_answers:
+        pages = [*(PROJECT / "docs").rglob(row["file"])]
+        assert pages, row
+        assert any(row["answer"] in page.read_text("utf-8") for page in pages), row
