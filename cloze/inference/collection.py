@@ -9,6 +9,7 @@ If interrupted, they are made again from the start. No run refers to them: `cloz
 the last 30 days.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -54,8 +55,8 @@ by record; 2: the index contains the passages' lines.
 LEXICAL_FORMAT_VERSION = 2
 """2: terms are alike however they are encoded."""
 COMPACT_FORMAT_VERSION = 1
-GRAPH_FORMAT_VERSION = 2
-"""2: one vector for equal texts."""
+GRAPH_FORMAT_VERSION = 3
+"""3: its share of the nearest is that of made-up questions; 2: one vector for equal texts."""
 
 AUTOMATIC = "auto"
 SAMPLED_PASSAGES = 200
@@ -276,10 +277,11 @@ def graph_of(index: Artifact, space: Workspace) -> Graph:
             recall = passage_index.recall_of(Graph(paths, vectors), vectors)
             files = _put(scratch, output, passage_index.GRAPH_FILES, rows=count)
         artifact = commit(table, files, statistics={"recall": recall}, execution=_source_of(index))
-    recall = artifact.manifest.statistics["recall"]
+    # Rounded down: 100.0% is all of them.
+    tenths = math.floor(1000 * artifact.manifest.statistics["recall"])
     say(
-        f"graph: finds {recall:.1%} of the {passage_index.COMPARED} nearest passages of sampled "
-        "ones; without --index all are compared"
+        f"graph: finds {tenths / 10:.1f}% of the {passage_index.COMPARED} passages nearest to "
+        "made-up questions; without --index all are compared"
     )
     return Graph({name: artifact.path(name) for name in passage_index.GRAPH_FILES}, vectors)
 
