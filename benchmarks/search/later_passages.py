@@ -43,7 +43,7 @@ from cloze.model.retrieval.candidates import TERM_WEIGHTS as WEIGHTS
 from cloze.model.retrieval.candidates import QuestionSet, moved, ranked
 from cloze.model.retrieval.passage_index import Vectors
 from cloze.model.retrieval.ranking_metrics import HEADLINE, Floats, by_metric, interval
-from cloze.model.retrieval.term_fit import fitted_terms
+from cloze.model.retrieval.term_fit import fitted_terms, no_terms
 from cloze.model.tasks.features import Sequences, encode
 
 Texts = tuple[Vectors, Sequences]
@@ -106,7 +106,7 @@ def measured(model: Model, asked: QuestionSet, draws: int) -> Figures:
         terms = fitted_terms(
             tokens_P.input_ids.take(rows),
             passages_PH[rows],
-            special=model.tokenizer.special_ids,
+            special=no_terms(model.tokenizer),
             weight=1.0,
         )
         own = {name: quality(passages_PH, questions_QH, of) for name, of in parts.items()}

@@ -37,7 +37,7 @@ from cloze.model.retrieval.ranking_metrics import (
     by_metric,
     interval,
 )
-from cloze.model.retrieval.term_fit import fitted_terms
+from cloze.model.retrieval.term_fit import fitted_terms, no_terms
 from cloze.model.tasks.features import Sequences, encode
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -219,7 +219,7 @@ class _Compared:
         return fitted_terms(
             self._tokens(*of).input_ids.take(rows),
             self._vectors(*of)[rows],
-            special=self._files(share).tokenizer.special_ids,
+            special=no_terms(self._files(share).tokenizer),
             weight=1.0,
         )
 

@@ -6,9 +6,11 @@ Out: `TermVectors`.
 A term's vector is the one whose products with the passages' vectors are nearest to the scores that
 BM25 gives the term in each (ridge regression), so the sum over the terms of a question ranks
 passages nearly as BM25 does. Nothing is trained: gradient descent would have to move each of the
-collection's words by itself, and sees most of them a few times.
+collection's words by itself, and sees most of them a few times. A term also has a direction of its
+own, by chance, in which texts that share it meet, though the passage came after the fit.
 """
 
+import string
 from collections.abc import Collection
 
 import numpy as np
@@ -17,6 +19,7 @@ import scipy.sparse
 import torch
 
 from cloze.artifacts.errors import UsageError
+from cloze.artifacts.tokenizer import SubwordTokenizer
 from cloze.model.hugging_face.term_vectors import TermVectors
 from cloze.model.retrieval.passage_index import Vectors
 from cloze.model.tasks.features import Ragged
@@ -27,6 +30,14 @@ SATURATION, LENGTHS = 1.5, 0.75
 SHRINKAGE = 0.1
 """Of the ridge, in units of the mean eigenvalue of the passages' scatter. 0.03 to 0.3 are as good
 on three collections; without any, directions in which passages hardly differ would be longest."""
+
+OWN = 4.0
+"""Length of a term's own direction, in units of what is fitted for terms of a single passage. With
+2 as much is won on known passages, and less on later ones (benchmarks/results/later_passages.json).
+"""
+
+MARKS = string.punctuation + "¿¡«»„“”‘’–—…·।॥。、，？！：；（）「」『』《》؟،؛"
+"""Questions end in one that passages may not have; it says nothing of what they are about."""
 
 # P passages, K terms, S special tokens, H width, N pairs of a term and a passage that has it
 
@@ -50,6 +61,12 @@ def fitted_terms(
     # The mean score of a term takes no part, as centred vectors cannot have it.
     solved_HP = np.linalg.solve(scatter_HH + ridge * np.eye(width), centred_PH.T)
     vectors_KH = (scores_KP @ solved_HP.T).astype(np.float32)
+    unknown = float(rarity(np.array(0), len(tokens)))
+    rarest_K = rarities_K == rarities_K.max()
+    length = OWN * np.median(np.linalg.norm(vectors_KH[rarest_K], axis=1)) / unknown
+    own_KH = np.random.default_rng(0).standard_normal(vectors_KH.shape)
+    own_KH /= np.linalg.norm(own_KH, axis=1, keepdims=True)
+    vectors_KH += (length * rarities_K[:, None] * own_KH).astype(np.float32)
     # Special tokens are as known as they are common: they change nothing.
     zeros_SH = np.zeros((len(special), width), np.float32)
     ids_K = np.concatenate([ids_K, np.array([*special], np.int64)])
@@ -61,8 +78,14 @@ def fitted_terms(
         torch.from_numpy(vectors_KH[order_K]),
         torch.from_numpy(rarities_K[order_K]),
         weight,
-        rarity=float(rarity(np.array(0), len(tokens))),
+        rarity=unknown,
     )
+
+
+def no_terms(tokenizer: SubwordTokenizer) -> frozenset[int]:
+    """Tokens that say nothing of a text: special ones, and marks of punctuation."""
+    alone = tokenizer.encode_all([f"{before}{mark}" for mark in MARKS for before in ("", " ")])
+    return tokenizer.special_ids | {tokens[0] for tokens in alone if len(tokens) == 1}
 
 
 def rarity(having_K: npt.NDArray[np.int64], passages: int) -> npt.NDArray[np.float64]:

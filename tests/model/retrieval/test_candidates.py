@@ -23,7 +23,7 @@ from cloze.model.retrieval.candidates import (
     without_their_passages,
 )
 from cloze.model.retrieval.ranking_metrics import Floats, Interval
-from cloze.model.retrieval.term_fit import fitted_terms
+from cloze.model.retrieval.term_fit import fitted_terms, no_terms
 from cloze.model.tasks.features import encode
 from tests.cloze.tiny_model import write_model
 
@@ -137,7 +137,7 @@ def test_the_encoder_that_is_kept_searches_with_term_vectors_as_the_verdict_says
         terms = fitted_terms(
             encode(old.tokenizer, passages, max_seq_length=8).input_ids,
             model_of(old, precision="fp32").embed(list(passages)),
-            special=old.tokenizer.special_ids,
+            special=no_terms(old.tokenizer),
             weight=candidate.terms,
         )
         certain = Interval(0.1, 0.1, 0.1)

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from cloze.artifacts.errors import IntegrityError, UsageError
+from cloze.artifacts.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer
 from cloze.model.hugging_face.term_vectors import TermVectors
 from cloze.model.retrieval import term_fit
 from cloze.model.retrieval.lexical_index import LexicalIndex
-from cloze.model.retrieval.term_fit import bm25_scores, fitted_terms
+from cloze.model.retrieval.term_fit import bm25_scores, fitted_terms, no_terms
 from cloze.model.tasks.features import Sequences, ragged
 
 PASSAGES = ("red blue red", "blue green green one", "one", "red one two two two two")
@@ -35,6 +37,7 @@ def test_products_with_few_passages_are_the_scores_of_their_terms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(term_fit, "SHRINKAGE", 1e-9)
+    monkeypatch.setattr(term_fit, "OWN", 0.0)
     vectors_PH = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
     terms = fitted_terms(TOKENS, vectors_PH, special=[0], weight=1.0)
     assert terms.ids_K.tolist() == list(range(1 + len(WORDS)))
@@ -46,6 +49,26 @@ def test_products_with_few_passages_are_the_scores_of_their_terms(
         scores_P = index.scores(word)
         products_P = (vectors_PH - vectors_PH.mean(0)) @ vector_H
         np.testing.assert_allclose(products_P, scores_P - scores_P.mean(), atol=1e-4)
+
+
+def test_later_texts_meet_in_the_terms_that_they_share() -> None:
+    draw = np.random.default_rng(0)
+    tokens = ragged([[0, *(1 + draw.choice(40, 5, replace=False))] for _ in range(60)])
+    vectors_PH = draw.normal(size=(60, 64)).astype(np.float32)
+    terms = fitted_terms(tokens, vectors_PH, special=[0], weight=1.0)
+    # In a ring, each with a term of the one before.
+    texts = sequences(*([0, 1 + one, 1 + (one + 1) % 40] for one in range(40)))
+    given_BH = functional.normalize(torch.from_numpy(draw.normal(size=(40, 64))).float(), dim=1)
+    moved_BH = terms(given_BH, texts.batch(np.arange(40)))
+    gained_BB = moved_BH @ moved_BH.T - given_BH @ given_BH.T
+    assert gained_BB.diagonal(1).mean() > 0.15
+    assert abs(gained_BB.diagonal(2).mean()) < 0.05
+
+
+def test_marks_of_punctuation_are_no_terms() -> None:
+    words = ("what", "?", ",", "##s", "a")
+    tokenizer = WordPieceTokenizer((*SPECIAL_TOKENS, *words), lowercase=True)
+    assert {tokenizer.vocabulary[one] for one in no_terms(tokenizer)} == {*SPECIAL_TOKENS, "?", ","}
 
 
 def test_passages_without_terms_are_refused() -> None:
