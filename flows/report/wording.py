@@ -83,7 +83,7 @@ OUTCOMES = {
     "gain": "slightly ahead of {against}",
     "loss": "behind {against}",
     "none": "not clearly apart from {against}",
-    "undecided": "too few seeds for a verdict",
+    "undecided": "no verdict, few or equal seeds",
 }
 """Verdicts in a list of tasks."""
 
