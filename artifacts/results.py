@@ -147,6 +147,12 @@ class ErrorExample(Result):
     predicted: str
 
 
+Suspicion = Literal["unlikely", "contradiction", "doubtful"]
+"""`unlikely`: the label is more improbable than chance explains, so that `--weights` leaves it out;
+`contradiction`: the same text has another label elsewhere; `doubtful`: the models would say
+otherwise, but as often of right labels."""
+
+
 class LabelError(Result):
     """A row whose label is probably wrong. Contains text of the corpus: see `report.show_text`."""
 
@@ -163,10 +169,7 @@ class LabelError(Result):
     probability: float
     """Of the given label, by a model that was not trained on the row."""
 
-    why: Literal["unlikely", "contradiction", "doubtful"]
-    """`unlikely`: more improbable than chance explains, so that `--weights` leaves it out;
-    `contradiction`: the same text has another label elsewhere; `doubtful`: the models would say
-    otherwise, but as often of right labels."""
+    why: Suspicion
 
 
 class LabelErrorCounts(Result):

@@ -15,6 +15,9 @@ Out: benchmarks/results/few_labels.json: for every data set, rows per class, see
      on training rows that were not drawn, and `held_out`, calibration and planted errors by the
      out-of-fold logits of a linear head and of tuned encoders.
 
+`sst2_phrases` is SST-2 with test rows from its training file (3,000 rows each, shuffled): dev has
+whole sentences, and what is promised of probabilities holds for rows drawn alike.
+
 Each seed draws its training rows, the same for all sides. Sides take turns in one process, in which
 each has been run once before: seconds are those of reading the model, of training and of predicting
 the test rows; processor seconds compare the sides on a busy machine. `all` rows stands for as many

@@ -7,12 +7,18 @@ Out: the fields of its record: temperatures, the quality of its probabilities, t
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from cloze.artifacts.progress import say
-from cloze.artifacts.results import Calibration, LabelError, LabelErrorCounts, Reliance
+from cloze.artifacts.results import (
+    Calibration,
+    LabelError,
+    LabelErrorCounts,
+    Reliance,
+    Suspicion,
+)
 from cloze.model.tasks.base import Logits, Problem
 from cloze.model.uncertainty.calibration import calibration
 from cloze.model.uncertainty.conformal import nonconformity, reliance
@@ -23,8 +29,6 @@ from cloze.model.uncertainty.label_errors import (
     pooled,
     suspects,
 )
-
-Why = Literal["unlikely", "contradiction", "doubtful"]
 
 
 class Uncertainty(TypedDict, total=False):
@@ -76,7 +80,7 @@ def label_errors(
     suspected = suspects(rows)
     # A text with two labels is wrong at least once, whatever the models think of it.
     equal = [row for group in contradictions(texts, given) for row in group]
-    reasons: dict[int, Why] = {one.row: "unlikely" for one in suspected if one.clear}
+    reasons: dict[int, Suspicion] = {one.row: "unlikely" for one in suspected if one.clear}
     for row in equal:
         reasons.setdefault(row, "contradiction")
     for one in suspected:
