@@ -113,6 +113,9 @@ MASKED_SHARE = 6
 WORD_VECTORS = "word_vectors"
 """Role of the static vectors among the inputs."""
 
+HEADS = ("masked_lm", "next_sentence")
+"""Parts of the model that many encoders come without."""
+
 CLEARLY_SLOWER = 0.8
 """Warn if the chosen precision's matrix products run below this share of the other's rate."""
 
@@ -410,7 +413,11 @@ def start_engine(
     )
     model = PretrainingModel(encoder)
     if stage.pretrain.init:
-        warm_start(model, read_encoder_files(stage.pretrain.init), stage, tokenizer=tokenizer)
+        files = read_encoder_files(stage.pretrain.init)
+        missing = warm_start(model, files, stage, tokenizer=tokenizer)
+        if missing and world.is_first and start.resumed is None:
+            lacks = " and no ".join(missing)
+            say(f"warning: {stage.pretrain.init}: has no {lacks}; random ones begin")
     if start.word_vectors:
         begin_with(start.word_vectors, model, tokenizer)
     if compiles(stage, machine, world.device):
@@ -459,8 +466,8 @@ def warm_start(
     stage: PretrainStage,
     *,
     tokenizer: SubwordTokenizer,
-) -> None:
-    """Load the weights of an initial checkpoint; heads that it lacks keep their initialisation."""
+) -> list[str]:
+    """Load the weights of an initial checkpoint; returns the parts it lacks, which stay random."""
     where = f"pretrain.init = {stage.pretrain.init}"
     if not tokenizer.extends(files.tokenizer):
         refuse_another_tokenizer(files.tokenizer.digest, tokenizer.digest, where=where)
@@ -468,7 +475,9 @@ def warm_start(
     files = with_vocabulary(files, tokenizer)
     refuse_another_shape(files.config, stage.encoder, where=where)
     # strict=False: an encoder without the pre-training heads is welcome.
-    model.load_state_dict(files.parameters, strict=False)
+    missing = model.load_state_dict(files.parameters, strict=False).missing_keys
+    parts = (key.removeprefix("encoder.").partition(".")[0] for key in missing)
+    return [f"{part} head" if part in HEADS else part for part in dict.fromkeys(parts)]
 
 
 def begin_with(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save as save_arrays
-from safetensors.torch import load, load_file
+from safetensors.torch import load, load_file, save_file
 from transformers import BertConfig, BertForPreTraining
 
 from cloze.artifacts.errors import ClozeError, UsageError
@@ -503,6 +503,24 @@ def test_training_begins_from_an_existing_encoder_of_the_same_tokenizer_and_shap
     artifacts = run(table), open_artifact(begin)
     found, given = (load(one.read_bytes("model.safetensors")) for one in artifacts)
     assert all(torch.allclose(found[name], given[name], atol=1e-9) for name in given)
+
+
+def test_the_heads_that_an_initial_encoder_lacks_are_named(
+    examples: Artifact, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained, bare = open_artifact(str(golden / "out")), tmp_path / "bare"
+    run(stage_table(tmp_path, examples, init=trained.directory, steps=1))
+    assert "has no " not in capsys.readouterr().err
+    bare.mkdir()
+    for name in ("config.json", "vocab.txt"):
+        (bare / name).write_bytes(trained.read_bytes(name))
+    weights = load(trained.read_bytes("model.safetensors"))
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("cls.")}
+    save_file(kept, bare / "model.safetensors")
+    (tmp_path / "again").mkdir()
+    run(stage_table(tmp_path / "again", examples, init=str(bare), steps=1))
+    said = f"warning: {bare}: has no masked_lm head and no next_sentence head; random ones begin"
+    assert said in capsys.readouterr().err
 
 
 def test_an_encoder_of_another_shape_is_refused(
