@@ -11,9 +11,11 @@ Out: benchmarks/results/few_labels.json: for every data set, rows per class, see
      label: accuracy as trained on them, the share of them among the first 15 % of the rows, and
      of those with weight 0 the share that is wrong. `steps_N` is contrastive tuning of N steps, to
      choose how many: with the training rows as test rows, and seeds that are not reported. The file
-     also has two experiments of earlier designs: `steps`, accuracy by steps of contrastive tuning
-     on training rows that were not drawn, and `held_out`, calibration and planted errors by the
-     out-of-fold logits of a linear head and of tuned encoders.
+     also has experiments of designs that were not taken: `steps`, accuracy by steps of contrastive
+     tuning on training rows that were not drawn; `held_out`, calibration and planted errors by the
+     out-of-fold logits of a linear head and of tuned encoders; `temperatures`, calibration errors
+     by how a temperature is fitted; `adapted`, accuracy from an encoder that `cloze adapt` has
+     trained on 3,000 of the texts before.
 
 `sst2_phrases` is SST-2 with test rows from its training file (3,000 rows each, shuffled): dev has
 whole sentences, and what is promised of probabilities holds for rows drawn alike.
