@@ -222,7 +222,8 @@ def _commit(
     splits = {split: tokens_summary(found) for split, found in by_split.items()}
     if TRAIN in splits and (unknown := unknown_tokens(splits[TRAIN])):
         say(unknown)
-    if uneven := _uneven_draw(splits, job.stage.corpus):
+    # What scores drop says nothing of the draw.
+    if not job.stage.cleaning.keep and (uneven := _uneven_draw(splits, job.stage.corpus)):
         say(uneven)
     # Of training text alone: baselines of word frequencies must not have seen what they are scored
     # on.
