@@ -589,11 +589,14 @@ def test_the_head_of_a_saved_classifier_is_divided_by_its_temperature(
     data: Path, encoder: Artifact, tmp_path: Path
 ) -> None:
     config = finetune_config(data, initialisations=["pretrained"], seeds=[0], ensemble=False)
-    task = {**config["tasks"][1], "epochs": 8, "learning_rate": 1e-2}
+    # So many rows that they speak for a temperature.
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text((data / "pairs" / "dev.jsonl").read_text() * 10)
+    task = {**config["tasks"][1], "dev": str(dev), "epochs": 8, "learning_rate": 1e-2}
     artifact = run_finetune({**config, "tasks": [task]}, encoder, tmp_path)
     (trial,) = Trials.model_validate(artifact.read_json("trials.json")).trials
     assert trial.calibration is not None
-    assert (trial.calibration.rows, trial.calibration.split) == (40, "test")
+    assert (trial.calibration.rows, trial.calibration.split) == (400, "test")
     (temperature,) = trial.calibration.temperatures
     assert temperature != 1.0
     predictor = load_predictor(artifact.directory)

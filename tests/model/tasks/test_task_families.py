@@ -55,7 +55,7 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     rows = [{"text_a": text, "label": label} for label, text in TEXTS.items()]
     files = {
         "train": write_lines(folder / "train.jsonl", rows * 8),
-        "dev": write_lines(folder / "dev.jsonl", rows * 5 + [{**rows[0], "label": "2"}]),
+        "dev": write_lines(folder / "dev.jsonl", (rows * 5 + [{**rows[0], "label": "2"}]) * 8),
     }
     task = {"name": "stars", "kind": "ordinal", "max_seq_length": 16, **files}
     task |= {"epochs": 50, "learning_rate": 3e-3, "batch_size": 8}
