@@ -45,6 +45,10 @@ PUBLISHED: Settings = {
     "encoder.num_attention_heads": 2,
     "encoder.intermediate_size": 512,
 }
+LINEAR: Settings = {
+    "pretrain.optimizer.schedule": "linear",
+    "pretrain.optimizer.decay_share": 0.1,  # the default, which is of the other schedule
+}
 SHORT_FIRST = [(32, 0.3), (64, 0.55), (128, 0.15)]
 
 RUNGS: dict[str, Settings] = {
@@ -52,7 +56,7 @@ RUNGS: dict[str, Settings] = {
     "random word embeddings": {"word_vectors": None},
     "30 % masked": {"examples.masking.masked_lm_prob": 0.3},
     "AdamW": {"pretrain.optimizer.name": "adamw", "pretrain.optimizer.learning_rate": 1e-3},
-    "linear decay": {"pretrain.optimizer.schedule": "linear"},
+    "linear decay": LINEAR,
     "no pairs": PAIRLESS,
     "sentence order": {"examples.second_segment": "sentence_order"},
     "modern, no pairs": {
@@ -96,7 +100,7 @@ RUNGS: dict[str, Settings] = {
         "encoder.attention_probs_dropout_prob": 0.1,
         "pretrain.optimizer.name": "adamw",
         "pretrain.optimizer.learning_rate": 1e-3,
-        "pretrain.optimizer.schedule": "linear",
+        **LINEAR,
     },
 }
 """What each rung changes. Google's rate, 1e-4, would leave a run this short at its beginning. Word

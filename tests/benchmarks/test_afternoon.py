@@ -62,7 +62,8 @@ def test_a_point_of_the_curve_knows_its_tokens_and_seconds(tmp_path: Path) -> No
         {"step": 50, "heldout_mlm": 7.0},
         {"step": 150, "seconds": 250.0, "tokens_per_s": 5000.0, "step_seconds": 1.5},
     ]
-    lines = [{**row, "masked_lm_loss": 9.0 - row["step"] / 50} for row in rows]
+    both = {"learning_rate": 2e-3}
+    lines = [{**row, **both, "masked_lm_loss": 9.0 - row["step"] / 50} for row in rows]
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = course(log)
     # 50 steps of 2 s at 4,000 tokens a second, then 100 of 1.5 s at 5,000
