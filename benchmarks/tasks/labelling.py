@@ -39,7 +39,7 @@ from benchmarks.tasks.few_labels import drawn, read
 from cloze.inference.labelling import proposing_head
 from cloze.model.config import TaskConfig
 from cloze.model.finetune.sentence_heads import LinearHead, chosen_penalty, fit_head
-from cloze.model.inference.load import load_model
+from cloze.model.inference.load import Model, load_model
 from cloze.model.tasks.base import Problem
 from cloze.model.tasks.files.task_table import TaskTable
 from cloze.model.tasks.problems import load_problem
@@ -55,6 +55,8 @@ FOLDS, CONFIDENCE, WRONG, LISTED, REDRAWS = 5, 0.9, 0.1, 0.15, 20
 FEWEST_COMPARED = 40
 """The chosen rows' curve begins at 20 labels, so no fewer can be needed."""
 Array = np.ndarray[Any, Any]
+DataSet = tuple[tuple[Array, Array], tuple[Array, Array], int]
+"""Vectors and labels to train and to test on, and the number of labels."""
 
 
 def problem_of(targets: Array, labels: int) -> Problem:
@@ -238,6 +240,21 @@ def labels_needed(curves: list[dict[str, dict[int, float]]]) -> dict[int, float 
     return found
 
 
+def embedded(paths: str, encoder: Model, *, most: int) -> DataSet:
+    """The rows of both files, at most so many of each."""
+    files = [drawn(rows, most, 0)[:most] for rows in map(read, paths.split(","))]
+    labels = sorted({label for _, label in files[0]})
+    number = {label: place for place, label in enumerate(labels)}
+    train, test = (
+        (
+            np.stack(list(encoder.sentence_vectors([text for text, _ in rows]))),
+            np.array([number[label] for _, label in rows if label in number]),
+        )
+        for rows in files
+    )
+    return train, test, len(labels)
+
+
 def main() -> None:
     """Measure everything, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -249,20 +266,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULT)
     asked = parser.parse_args()
     encoder = load_model(measuring.sentence_encoder(), precision="auto")
-    sets: dict[str, tuple[tuple[Array, Array], tuple[Array, Array], int]] = {}
-    for named in asked.data:
-        name, _, paths = named.partition("=")
-        files = [drawn(rows, asked.most, 0)[: asked.most] for rows in map(read, paths.split(","))]
-        labels = sorted({label for _, label in files[0]})
-        number = {label: place for place, label in enumerate(labels)}
-        train, test = (
-            (
-                np.stack(list(encoder.sentence_vectors([text for text, _ in rows]))),
-                np.array([number[label] for _, label in rows if label in number]),
-            )
-            for rows in files
-        )
-        sets[name] = (train, test, len(labels))
+    named = [(name, paths) for name, _, paths in (one.partition("=") for one in asked.data)]
+    sets = {name: embedded(paths, encoder, most=asked.most) for name, paths in named}
     # Data sets that were measured before, and are not now, stay.
     results: Figures = {
         **measuring.read_result(str(asked.output)),
