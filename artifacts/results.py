@@ -317,7 +317,8 @@ class Choice(Result):
     """How the approach of a task was chosen."""
 
     chosen: str
-    """The cheapest approach within one standard error of the best."""
+    """The approach that is trained: the favoured one unless clearly worse, otherwise the cheapest
+    within one standard error of the best (model/finetune/choice.py)."""
 
     best: str
     """The approach with the best mean."""
